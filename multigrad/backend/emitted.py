@@ -164,13 +164,11 @@ class Aliasing:
 
     Attributes:
         passed: those that may be an input itself, as of a cast to its dtype.
-        viewed: those that must be a view of the input that they may be.
         shared: those that may be the same tensor as an output before them.
         views: those that may be a view of an input, or an input itself.
     """
 
     passed: tuple[int, ...] = ()
-    viewed: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
     views: tuple[int, ...] = ()
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from ..backend.contract import Backend
 from ..backend.emitted import Aliasing
 from ..graph import ops
-from ..graph.ir.graph import Graph, Node, walk
-from ..graph.ir.types import BOOL
+from ..graph.ir.graph import Graph, walk
 from ..graph.ops.results import OWNING
+from ..graph.passes.memory import passed
 from ..graph.passes.residuals import ResidualCut
 from .function_graph import FunctionGraph
 
@@ -112,7 +112,7 @@ def shares_work(graphs: FunctionGraph, cut: ResidualCut, fast: bool) -> bool:
     common = {*graphs.forward.nodes}.intersection(cut.keep.nodes).difference(tensors)
     common = {node for node in common if node.type.kind == "tensor"}
     aliasing = find_aliasing(graphs)
-    if not common or aliasing.passed or aliasing.shared or aliasing.viewed:
+    if not common or aliasing.passed or aliasing.shared:
         return False
     if any(cut.keep.reads(name) for name in graphs.outputs):
         return False
@@ -128,34 +128,11 @@ def join_forward_and_keep(graphs: FunctionGraph, cut: ResidualCut) -> Graph:
     return Graph("forward", tuple(arguments), results, graphs.forward.locations)
 
 
-# Ops that return their operand itself where there is nothing to do.
-PASSING = (ops.CAST, ops.SUM_TO, ops.BROADCAST_TO, ops.ALL_SUM, ops.ALL_MAX)
-
-
 def find_aliasing(graphs: FunctionGraph) -> Aliasing:
     """Return which outputs may be an input, a view of one, or another output."""
-    sources = [_passed(node) for node in graphs.forward.outputs]
+    outputs = graphs.forward.outputs
+    sources = [*map(passed, outputs)]
     passing = [i for i, node in enumerate(sources) if node.op is ops.INPUT]
-    sharing = [
-        i
-        for i, node in enumerate(sources)
-        # One that is to be a copy of an input must not be the input.
-        if node in sources[:i] or (i in graphs.copied and _owner(node).op is ops.INPUT)
-    ]
-    views = [i for i, node in enumerate(graphs.forward.outputs) if node.op.result not in OWNING]
-    return Aliasing(tuple(passing), graphs.viewed, tuple(sharing), tuple(views))
-
-
-def _passed(node: Node) -> Node:
-    """Return the node whose tensor this one may be, itself if it is always another tensor."""
-    # A cast to or from bool always makes another tensor.
-    while node.op in PASSING and (node.operands[0].type.dtype == BOOL) == (node.type.dtype == BOOL):
-        node = node.operands[0]
-    return node
-
-
-def _owner(node: Node) -> Node:
-    """Return the node whose memory this one may share: a view shares that of its operand."""
-    while (source := _passed(node)) is not node or node.op.view:
-        node = source if source is not node else node.operands[0]
-    return node
+    sharing = [i for i, node in enumerate(sources) if node in sources[:i]]
+    views = [i for i, node in enumerate(outputs) if node.op.result not in OWNING]
+    return Aliasing(tuple(passing), tuple(sharing), tuple(views))

@@ -21,6 +21,7 @@ from ..graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, Type, is_float
 from ..graph.ops.arrays.loops import joined
 from ..graph.ops.results import kept
 from ..graph.passes.decisions import with_exact_decisions
+from ..graph.passes.memory import without_memory
 from ..graph.passes.residuals import (
     Keepable,
     ResidualCut,
@@ -84,7 +85,6 @@ class FunctionGraph:
             derivative of the backward would pass: with one there is no second order.
         keeps_output: the author keeps outputs for backward, which differentiates them by this pair
             again.
-        copied: the positions of outputs in memory of their own, which may be equal to an input.
         refused: error messages by the names of inputs that have no derivative.
         pushed: `tangent 0, tangent 1, ..., *inputs, *params, [key] -> tangents of the outputs that
             carry a gradient`, where the author gives them; else they are the transpose of backward.
@@ -104,8 +104,6 @@ class FunctionGraph:
     wrt: tuple[str, ...] = ("tin",)
     keeps_output: bool = False
     undifferentiable: tuple[int, ...] = ()
-    viewed: tuple[int, ...] = ()
-    copied: tuple[int, ...] = ()
     second_order: bool = True
     lost: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -181,7 +179,7 @@ class FunctionGraph:
             derivative = simplify(pullbacks(self.forward, self.wrt, self.seeds))
         except (UnsupportedOp, TraceError, NeedsConcrete):
             return False
-        return derivative.outputs == self.backward.outputs
+        return derivative.outputs == without_memory(self.backward).outputs
 
     @property
     def _scans(self) -> bool:
@@ -203,6 +201,13 @@ class FunctionGraph:
             second_order=self.second_order and not lost,
             lost=lost,
         )
+
+    def without_memory(self) -> FunctionGraph:
+        """Return the pair for tensors that nobody writes to."""
+        forward, backward = without_memory(self.forward), without_memory(self.backward)
+        if forward is self.forward and backward is self.backward:
+            return self
+        return replace(self, forward=forward, backward=backward)
 
     def without_needless_marks(self) -> FunctionGraph:
         """Return the pair without marks of outputs, if its gradient is that of their ops."""

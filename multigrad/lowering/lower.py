@@ -38,6 +38,7 @@ from ..backend.emitted import (
     Prepared,
     Residuals,
 )
+from ..graph import ops
 from ..graph.ir.graph import Graph
 from ..graph.ir.types import is_float
 from ..graph.passes.residuals import ResidualCut
@@ -180,6 +181,8 @@ def lower_graphs(
 def _prepare(graphs: FunctionGraph, backend: Backend, style: Style, checks: bool) -> Lowering:
     """Rename what emitted code has other names for, and reserve the names that it uses."""
     params = graphs.params
+    if ops.MEMORY not in backend.kernels.rows:
+        graphs = graphs.without_memory()
     graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
     graphs = graphs.with_exact_decisions(backend.kernels.exact)
     emission = Emission(backend, graphs.backward.name, widens=graphs.widens)

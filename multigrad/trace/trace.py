@@ -25,6 +25,7 @@ from ..graph.ir.op import Op
 from ..graph.ir.questions import note
 from ..graph.ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name, is_float
 from ..graph.passes.facts import Shapes
+from ..graph.passes.memory import ALIAS, COPY
 from ..graph.passes.simplify import constant, on_numbers
 from .assertions import Limits
 from .coercion import (
@@ -279,7 +280,8 @@ class Value(Answers):
     """A symbolic value: a node of the graph under construction. It holds no numbers."""
 
     __slots__ = (
-        "__weakref__", "base", "is_certain", "made", "node", "notes", "trace", "twin", "views",
+        "__weakref__", "base", "how", "is_certain", "made", "node", "notes", "trace", "twin",
+        "views",
     )  # fmt: skip
     is_number = False  # whether it stands for a Python number, though it is a tensor in the graph
     kind: type = float  # the class of that number
@@ -290,6 +292,7 @@ class Value(Answers):
     made: Node  # the node that made its memory; updates in place change `node` only
     base: Value | None  # what this is a view of
     twin: weakref.ref[Value] | None  # a value that this one copies, or shares memory with
+    how: str  # the code made it so of another tensor, as `ops.MEMORY` says it; "": by an op
     is_certain: bool  # False where a library may have made a copy instead of a view
     views: list[weakref.ref[Value]]
     notes: dict[str, Any] | None  # attributes that the user's code has set
@@ -301,6 +304,7 @@ class Value(Answers):
         store(self, "made", node)
         store(self, "base", None)
         store(self, "twin", None)
+        store(self, "how", "")
         store(self, "is_certain", True)
         store(self, "views", [])
         store(self, "notes", None)
@@ -499,7 +503,21 @@ def mark_view(value: Value, base: Value, is_certain: bool) -> None:
 
 def copy_of(x: Any) -> Any:
     """Return the same value under a new name: an update of one does not reach the other."""
-    return x.trace.named(x.trace.value(x.node)) if isinstance(x, Value) else x
+    if not isinstance(x, Value):
+        return x
+    copy = x.trace.named(x.trace.value(x.node))
+    copy.how = COPY
+    return copy
+
+
+def made_in_memory(x: Any, how: str) -> Any:
+    """Return x as the op `MEMORY` does."""
+    result = copy_of(x)
+    if isinstance(x, Value):
+        result.how = how
+        if not how.startswith(COPY):
+            mark_view(result, x, how == ALIAS)
+    return result
 
 
 def is_symbolic_tensor(value: Any) -> bool:

@@ -287,9 +287,6 @@ def _forward_lines(emitted: Emitted) -> list[str]:
         suffix = ".clone()" if i in emitted.aliasing.shared else ""
         if is_passed and name in emitted.residuals.names and not suffix:
             suffix = ".detach()"
-        elif is_passed and i in emitted.aliasing.viewed and not suffix:
-            # Without a gradient torch distinguishes a view of an input from the input.
-            suffix = f".view_as({result})"
         lines.append(f"{name} = {result}{suffix}")
     reads_outputs = not {*emitted.residuals.names, *code.keep.reads}.isdisjoint(
         emitted.names.outputs

@@ -44,9 +44,8 @@ from multigrad.capture.meanings.parts import shape_of
 from multigrad.capture.meanings.places import first_of, is_differentiated
 from multigrad.capture.name_tables import named, reflected
 from multigrad.capture.symbols import SymbolicShape
-from multigrad.capture.values import methods
+from multigrad.capture.values import memory, methods
 from multigrad.graph.support.trees import optree
-from multigrad.trace import trace
 from multigrad.trace.trace import Value, mark_view
 from multigrad.trace.xp import all as xp
 
@@ -262,7 +261,7 @@ ALIASES: dict[Any, Any] = {
         {
             composites: "addcmul; addcdiv; bernoulli; logit: special.logit",
             places: "max; min",
-            trace: "copy_of: clone",
+            memory: "clone",
             xp: "stop_gradient: detach",
             methods: """
                 add; div: div divide true_divide; identity: positive; is_floating_point; sub:

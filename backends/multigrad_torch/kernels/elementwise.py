@@ -214,6 +214,22 @@ def stop_gradient(x: Tensor) -> Tensor:
     return x.detach()
 
 
+FORMATS = {
+    "": torch.preserve_format,
+    "C": torch.contiguous_format,
+    "channels_last": torch.channels_last,
+    "channels_last_3d": torch.channels_last_3d,
+}
+
+
+def memory(x: Tensor, *, how: str) -> Tensor:
+    word, _, order = how.partition(" ")
+    if word == "alias":
+        return x.view_as(x)
+    copy = torch.clone if word == "copy" else Tensor.contiguous
+    return copy(x, memory_format=FORMATS[order])
+
+
 # --- activations ---------------------------------------------------------------------------------
 
 
@@ -317,6 +333,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     **named(torch, BY_NAME),
     **named(torch.special, "erfc i0e i1e log_ndtr ndtri"),
     **named(F, "celu elu mish relu6 selu silu"),
+    ops.MEMORY: memory,
     ops.LERP: aligned(torch.lerp),
     ops.FMAX: aligned(torch.fmax),
     ops.FMIN: aligned(torch.fmin),

@@ -24,7 +24,8 @@ from ...graph.ir.graph import Node, make_node
 from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Shape, is_float, keeps_rank
 from ...graph.ops import results
 from ...graph.ops.arrays.indexing import as_index
-from ...trace.trace import NeedsConcrete, Trace, Value, cast_node, copy_of, mark_view
+from ...graph.passes.memory import COPY, in_memory, may_share
+from ...trace.trace import NeedsConcrete, Trace, Value, cast_node, copy_of, made_in_memory
 from ...trace.xp import all as xp
 from ..taken_gradients import carries_gradient
 from . import indexing
@@ -172,18 +173,19 @@ ELEMENTWISE_RESULTS = (
     results.filled,
     results.float_elementwise,
 )
+IN_ORDER = "contiguous C"  # how a value is made that is its base, or a copy in C's order
 # Ops that keep the order of the elements in memory.
 ORDER_KEEPING = (ops.EXPAND_DIMS, ops.RESHAPE, ops.RESHAPE_LIKE, ops.SQUEEZE)
 
 
 def contiguous(x: Value) -> Value:
     """Return the result of `contiguous()`: the same memory if x is contiguous, else a copy."""
+    if x.base is not None or x.node.op is ops.INPUT:
+        return made_in_memory(x, IN_ORDER)
     result = copy_of(x)
-    if x.base is not None:
-        mark_view(result, x, False)
-    else:  # weakly: which one matters only while both tensors are alive
-        result.twin = weakref.ref(x)
-        x.views.append(weakref.ref(result))
+    # Weakly: which one matters only while both tensors are alive.
+    result.how, result.twin = IN_ORDER, weakref.ref(x)
+    x.views.append(weakref.ref(result))
     return result
 
 
@@ -191,11 +193,21 @@ def in_format(x: Value, memory_format: Any) -> Value:
     """Return x in one of torch's memory formats: the same memory or a copy."""
     if str(memory_format) in ("None", "torch.preserve_format"):
         return x
-    if str(memory_format) == "torch.contiguous_format":
+    order = order_of(memory_format)
+    if order == "C":
         return contiguous(x)
-    copy = copy_of(x)
-    mark_view(copy, x, False)  # its strides, which may be these already, are never known
-    return copy
+    # Its strides, which may be these already, are never known.
+    return made_in_memory(x, f"contiguous {order}")
+
+
+def order_of(memory_format: Any) -> str:
+    """Return what `ops.MEMORY` calls one of torch's memory formats, "" for x's own."""
+    name = str(memory_format).rpartition(".")[2]
+    return {"None": "", "preserve_format": "", "contiguous_format": "C"}.get(name, name)
+
+
+def clone(x: Value, memory_format: Any = None) -> Value:
+    return made_in_memory(x, f"{COPY} {order_of(memory_format)}".rstrip())
 
 
 def resolve_twin(value: Value) -> bool:
@@ -217,8 +229,14 @@ def is_view(view: Value) -> bool:
     if not resolve_twin(view):
         return False
     base = view.base
-    if base is not None and not view.is_certain and view.node.op in ORDER_KEEPING:
-        view.is_certain = is_known_contiguous(base)
+    if base is not None and not view.is_certain:
+        if view.how == IN_ORDER:
+            view.is_certain = is_known_contiguous(base)
+            # Of an argument it is known whether it is in order.
+            if not view.is_certain and base.base is None and base.node.op is ops.INPUT:
+                view.base, view.how, view.is_certain = None, f"{COPY} C", True
+        elif view.node.op in ORDER_KEEPING:
+            view.is_certain = is_known_contiguous(base)
     return view.is_certain
 
 
@@ -227,7 +245,7 @@ def is_known_contiguous(value: Value) -> bool:
     is.
     """
     base = value.base
-    if value.twin is not None:
+    if value.how.endswith(" C"):
         return True
     if base is None:
         return value.made.type.kind == "tensor" and _is_made_contiguous(value.trace, value.made)
@@ -236,6 +254,30 @@ def is_known_contiguous(value: Value) -> bool:
     # A view of a whole tensor, in its order, or of one stretch of it.
     keeps_order = value.node is base.node or value.node.op in ORDER_KEEPING
     return (keeps_order or _is_contiguous_slice(value.node)) and is_known_contiguous(base)
+
+
+def node_in_memory(value: Value) -> Node:
+    """Return a value's node with `MEMORY` where the code made a copy on the way to it."""
+    node, base = value.node, value.base
+    if base is None:
+        is_borrowed = may_share(node) or " " in value.how
+        return in_memory(node, value.how) if value.how and is_borrowed else node
+    below = node_in_memory(base)
+    if value.how.startswith("contiguous"):
+        return in_memory(below, value.how)
+    return node if below is base.node else _seen_through(value, base.node, below)
+
+
+def root_of(value: Value) -> tuple[Value, bool]:
+    """Return the value whose memory this one may share, and whether it does so for certain.
+
+    With a gradient: torch knows of no other view.
+    """
+    is_sure = True
+    while value.base is not None:
+        is_sure &= value.is_certain and value.node.op is not ops.STOP_GRADIENT
+        value = value.base
+    return value, is_sure
 
 
 def _is_contiguous_slice(node: Node) -> bool:

@@ -25,7 +25,7 @@ from ...graph import ops
 from ...graph.ir.types import BOOL, INT32, INT64, is_float
 from ...trace import trace
 from ...trace.coercion import is_exact
-from ...trace.trace import Value, copy_of, dtype_name, lift
+from ...trace.trace import NeedsConcrete, Value, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
 from .. import symbols
 from ..dialect import Dialect, find_dialect, passes_at
@@ -194,7 +194,9 @@ def to(
             dtype = _dtype_of(argument) if hasattr(type(argument), "dtype") else argument
     result = x if dtype is None else cast(x, dtype)
     if copy or flags[1:] == [True]:
-        return copy_of(result)
+        if result.base is x and not result.is_certain:  # of which a cast may be a copy already
+            raise NeedsConcrete("dtype")
+        return memory.clone(result, memory_format) if result is x else result
     return memory.in_format(result, memory_format)
 
 
@@ -233,9 +235,13 @@ def identity(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return x
 
 
+def is_cotangent(x: Tensor) -> bool:
+    return x.node.op is ops.INPUT and x.node.attr("name").startswith("grad_out")
+
+
 def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
     # Itself or a copy, which depends on the strides; a rule's tensors count as contiguous.
-    is_same = x.base is None and (x.trace.kind == "rule" or x.node.op is ops.INPUT or x.notes)
+    is_same = x.base is None and (x.trace.kind == "rule" or is_cotangent(x) or x.notes)
     if str(memory_format) not in ("None", "torch.contiguous_format"):
         return memory.in_format(x, memory_format)
     return x if is_same else memory.contiguous(x)
@@ -365,8 +371,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     **handlers_by_signature(
         {
             __name__: "clamp_max(x, max): clamp; clamp_min(x, min): clamp",
-            # How a copy lies in memory does not show in its values.
-            trace: "clone(x, *, memory_format=None): copy_of; copy(x, order='C'): copy_of(order=)",
+            memory: "clone(x, *, memory_format=None)",
+            trace: "copy(x, order='C'): copy_of(order=)",
             xp: """
                 detach(x): stop_gradient; masked_fill(x, mask, value): where(mask=condition,
                 value=a, x=b); numel(x): size; unsqueeze(x, dim): expand_dims; where(x, condition,

@@ -12,18 +12,20 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from dataclasses import replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
 from ...capture.dialect import registered_dialects
+from ...capture.values.memory import root_of
 from ...capture.values.tracer import V
 from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node, walk
 from ...graph.ir.types import BOOL, dtype_name
+from ...graph.passes.memory import ALIAS, COPY, PASSING, in_memory, owner_of_memory, passed
 from ...graph.support.threads import set_within
 from ...graph.support.trees import optree
-from ...lowering.cuts import PASSING
 from ...trace.derived.custom_calls import replay, route_gradient
 from ...trace.trace import Trace, Value, setting
 from ...trace.xp import all as xp
@@ -295,22 +297,24 @@ def changes_containers(before: Arguments, after: Arguments) -> bool:
 
 
 # --- outputs in the memory of arguments: which are views of one, and which are copies -------------
-def find_aliases(
-    values: Sequence[Value], arguments: Sequence[Any]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the positions of outputs that surely are views of an argument, and of copies."""
+def told_apart(graph: Graph, values: Sequence[Value], arguments: Sequence[Any]) -> Graph:
+    """Return a graph whose outputs lie in the memory that the code gave these values.
 
-    # A copy, as `x.clone()`, is in no argument's memory, which its value alone does not tell.
-    def is_view(value: Value) -> bool:  # with a gradient: torch knows of no other
-        return value.is_certain and value.node.op is not ops.STOP_GRADIENT
-
-    views, copies = [], []
-    for i, value in enumerate(values):
-        chain = [value]
-        while (base := chain[-1].base) is not None:
-            chain.append(base)
-        if not any(chain[-1] is each for each in arguments):
-            copies += [i] if chain[-1].node.op not in PASSING else []
-        elif len(chain) > 1 and all(map(is_view, chain[:-1])):
-            views.append(i)
-    return tuple(views), tuple(copies)
+    Equal values are one node, and an output that equals an argument is that argument.
+    """
+    if not values:  # a true derivative is no code's
+        return graph
+    nodes: list[Node] = []
+    for value, node in zip(values, graph.outputs, strict=True):
+        root, is_sure = root_of(value)
+        source = owner_of_memory(node)
+        others = [values[i] for i, each in enumerate(nodes) if owner_of_memory(each) is source]
+        is_own = not any(root is each for each in arguments)
+        if is_own and source.op is ops.INPUT:  # a copy, as `x * 1`, is in no argument's memory
+            node = node if root.node.op in PASSING else in_memory(node, COPY)
+        elif is_own and any(root_of(each)[0] is not root for each in others):
+            node = in_memory(node, COPY)
+        elif value is not root and is_sure and (node in nodes or passed(node).op is ops.INPUT):
+            node = in_memory(node, ALIAS)
+        nodes.append(node)
+    return replace(graph, outputs=tuple(nodes))

@@ -35,6 +35,7 @@ from ...capture.taken_gradients import passing, prepare
 from ...capture.user_code.libraries import told_library, written_in
 from ...capture.values.indexing import Picked
 from ...capture.values.library_types import LibraryTypes
+from ...capture.values.memory import node_in_memory
 from ...capture.values.oracle import ModeOf, keeping_modes
 from ...capture.values.tracer import Attributed, V
 from ...errors import GradientError, MultigradError, TraceError
@@ -63,11 +64,11 @@ from ..calls.effects import (
     Update,
     changes_containers,
     describe_updates,
-    find_aliases,
     find_notes,
     find_updates,
     has_containers,
     hide_updates,
+    told_apart,
 )
 from ..calls.facts import facts_of_inputs, gather_facts
 from ..calls.gradients import check_gradient, match_gradients, modes_of
@@ -208,6 +209,8 @@ class _Recording:
         graphs: forward and backward as recorded, before they are simplified.
         first: an earlier run of the same, whose `derived` is taken over where the nodes are equal.
         derived: the nodes of outputs and cotangents, and what `derivative` gave for them.
+        latest, returned: the gradients of the backward that ran last, and of the one that counts.
+        incoming: its cotangents.
     """
 
     def __init__(
@@ -232,6 +235,9 @@ class _Recording:
         self.inputs: dict[str, Node] = {}
         self.graphs: tuple[Graph, ...] = ()
         self.facts = dict(facts)
+        self.latest: list[Value] = []
+        self.returned: list[Value] = []
+        self.incoming: list[Any] = []
 
     def run_asking(self) -> Variant:
         """Run the recipe; raise what symbols could not answer, even if user code caught it."""
@@ -342,10 +348,12 @@ class _Recording:
         wrt: tuple[str, ...],
     ) -> FunctionGraph:
         trace, layout, recorded = self.trace, self.layout, run.recorded
-        viewed, copied = find_aliases(results.symbols, run.leaves)
         tangent, is_tangent_first = self.tangent(run, results)
         inputs, locations = self.all_inputs(), trace.source.locations
-        outputs = tuple(value.node for value in results.values)
+        pairs = zip(results.values, results.symbols, strict=True)
+        # A number that became a tensor, or a result of a loop, is another value.
+        values = [s if s.node is value.node else value for value, s in pairs]
+        outputs = tuple(map(node_in_memory, values))
         forward = drop_marks(Graph(trace.name, inputs, outputs, locations))
         heads = self.cotangent_inputs(cotangents)
         backward = Graph(trace.name, (*heads, *inputs), gradients, locations)
@@ -356,22 +364,24 @@ class _Recording:
         if trace.backward.is_once or not second_order:
             backward = without_stops(backward)
         self.graphs = forward, backward
+        returned, incoming = self.returned, self.incoming
+        self.latest, self.returned, self.incoming = [], [], []  # no symbol outlives its capture
         lend(trace)  # raises NeedsConcrete if the dtypes turned out to be the tensors' library's
         if calls := ", ".join(trace.types.unconfirmed):
             note_open(self.recipe, f"no library says what dtype these give: {calls}")
         is_once = trace.backward.lost_gradient or trace.backward.is_once
         graphs = FunctionGraph(
             trace.name,
-            replace(simplify(forward), origin=describe_routes(trace)),
-            simplify(backward),
+            replace(
+                told_apart(simplify(forward), values, run.leaves), origin=describe_routes(trace)
+            ),
+            told_apart(simplify(backward), returned, (*run.leaves, *incoming)),
             first_order=recorded.first_order,
             inputs=tuple(leaf.name for leaf in layout.tensors),
             cotangents=cotangents,
             wrt=wrt,
             keeps_output=recorded.keeps_output or bool(marks(backward)),
             undifferentiable=results.undifferentiable,
-            viewed=viewed,
-            copied=copied,
             second_order=second_order and not is_once,
             refused=self.recipe.arguments.refused(layout),
             pushed=None if tangent is None else simplify(tangent),
@@ -503,6 +513,7 @@ class _Recording:
         # The pulls with missing cotangents must draw what this one draws.
         draws = self.trace.draws
         gradients = pull(upstream)
+        self.returned, self.incoming = self.latest, upstream
         if recorded.missing is not None and len(heads) > 1:
             compare_missing(
                 self.trace, pull, recorded.missing, upstream, gradients=gradients, drawn=draws
@@ -543,6 +554,7 @@ class _Recording:
         """Return the gradients that a backward returned, by the names of their float tensors."""
         matches = match_gradients(self.trace.name, returned, self.layout)
         gradients: dict[str, Node] = {}
+        self.latest = []
         for leaf, gradient in zip(self.layout.leaves, matches, strict=True):
             if leaf.kind != "tensor":
                 continue
@@ -555,7 +567,8 @@ class _Recording:
                 )
             )
             if value is not None:
-                gradients[leaf.name] = value.node
+                gradients[leaf.name] = node_in_memory(value)
+                self.latest.append(value)
         return gradients
 
     def derivative(

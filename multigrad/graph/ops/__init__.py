@@ -48,5 +48,5 @@ OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)
 }
 # Tracing makes these nodes; all others are functions that a rule can call.
-STRUCTURE = (INPUT, CONST, CALL, OUTPUT, WHILE_LOOP, SCAN)
+STRUCTURE = (INPUT, CONST, CALL, MEMORY, OUTPUT, WHILE_LOOP, SCAN)
 CALLABLE_OPS: tuple[Op, ...] = tuple(row for row in OPS.values() if row not in STRUCTURE)

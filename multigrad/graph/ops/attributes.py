@@ -13,6 +13,8 @@ from ..ir.graph import Region
 from ..ir.op import REQUIRED, Attr
 from ..ir.types import DTYPES, T
 
+ORDERS = ("C", "channels_last", "channels_last_3d")  # of elements in memory
+
 
 def is_axis(value: object) -> bool:
     axes = value if isinstance(value, tuple) else (value,)
@@ -89,6 +91,13 @@ def is_name(value: object) -> TypeGuard[str]:
         and not keyword.iskeyword(value)
         and not value.startswith("__")
     )
+
+
+def is_layout(value: object) -> bool:
+    """Return whether a value is "alias", or "copy" or "contiguous" with the name of an order."""
+    word, _, order = value.partition(" ") if isinstance(value, str) else ("", "", "")
+    words = {"copy": ("", *ORDERS), "contiguous": ORDERS, "alias": ("",)}
+    return order in words.get(word, ())
 
 
 def are_names(value: object) -> bool:
@@ -173,6 +182,7 @@ GROUP_NAMES = Attr(are_names, (None,), None)
 HALVES = Attr(is_count, (0, 1))
 INDEX = Attr(is_index)
 INDICES = Attr(are_integers)
+LAYOUT = Attr(is_layout)
 NAME = Attr(is_name)
 NORM_ORDER = Attr(is_order, (2, 1, 3, 0.5))
 OFFSET = Attr(is_integer, (0, 1, -1))

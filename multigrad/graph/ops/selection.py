@@ -8,7 +8,7 @@ import numpy as np
 
 from ..ir.types import FLOAT8
 from .arithmetic import maximum, minimum
-from .attributes import DTYPE, number, number_or_none
+from .attributes import DTYPE, LAYOUT, number, number_or_none
 from .numerics import Array, as_numpy_dtype
 from .properties import ABOVE_ONE, BELOW_MINUS_ONE, REALS, choice, linear
 from .results import cast_to, chosen, elementwise, filled, same
@@ -34,6 +34,10 @@ def clip_number(x: Number, low: Number, high: Number) -> Number:
 
 def where(condition: Number, a: Number, b: Number) -> Number:
     return a if condition else b
+
+
+def memory(x: Array, *, how: str) -> Array:
+    return x
 
 
 def nan_to_num(x: Array, *, nan: float, posinf: float | None, neginf: float | None) -> Array:
@@ -150,4 +154,17 @@ STOP_GRADIENT = op(
     doc="x, with derivative zero.",
     view="always",
     on_numbers=stop_gradient,
+)
+# What code says of memory, where tensors are written to; elsewhere it is x itself.
+MEMORY = op(
+    "memory",
+    "x",
+    how=LAYOUT,
+    coerce="raw",
+    numpy=memory,
+    vjp="ct",
+    result=same,
+    doc="x copied (`copy`), copied if it is not in this order (`contiguous`), or as a view "
+    "(`alias`).",
+    degree=linear,
 )

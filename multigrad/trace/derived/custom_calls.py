@@ -31,7 +31,7 @@ from ...graph.ir.types import UNKNOWN, T, Type, is_float
 from ...graph.passes.residuals import marks
 from ...graph.passes.simplify import rebuild, simplify, substitute
 from ...graph.support.threads import SERIALS
-from ..trace import Trace, Value, apply
+from ..trace import Trace, Value, apply, made_in_memory
 from ..xp import all as xp
 
 
@@ -235,6 +235,8 @@ def replay(
         elif node.op is ops.OUTPUT:
             output = (outputs or {}).get(node.attr("position"))
             done[node] = done[node.operands[0]] if output is None else output
+        elif node.op is ops.MEMORY:
+            done[node] = made_in_memory(done[node.operands[0]], node.attr("how"))
         else:
             attrs = dict(node.attrs)
             if attrs.get("dtype") == T:

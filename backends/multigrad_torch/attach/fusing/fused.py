@@ -237,7 +237,7 @@ def check(emitted: Emitted) -> None:
     candidates = {*emitted.aliasing.passed, *emitted.aliasing.views} - passed_on(emitted).keys()
     outputs = emitted.origin.graphs[0].outputs
     aliases = [i for i in candidates if i in emitted.aliasing.passed or outputs[i].op.view]
-    if aliases or emitted.aliasing.shared or emitted.aliasing.viewed or emitted.residuals.histories:
+    if aliases or emitted.aliasing.shared or emitted.residuals.histories:
         raise CannotFuseError("an output that may be an input, or lie in its memory")
     if "key" in emitted.names.params:
         raise CannotFuseError("it draws random numbers")

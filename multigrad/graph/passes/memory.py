@@ -1,0 +1,58 @@
+"""The memory of results: which nodes are their operand itself or a view of it.
+
+Graphs are values, and where nobody can write to a tensor nothing else matters. Elsewhere a result
+must share memory with what the code lets it share: `MEMORY` nodes say where it makes a copy.
+"""
+
+from __future__ import annotations
+
+from .. import ops
+from ..ir.graph import Graph, Node, make_node
+from ..ir.types import BOOL
+from .simplify import substitute
+
+# Ops that return their operand itself where there is nothing to do.
+PASSING = (ops.CAST, ops.SUM_TO, ops.BROADCAST_TO, ops.ALL_SUM, ops.ALL_MAX)
+COPY, ALIAS = "copy", "alias"
+
+
+def in_memory(node: Node, how: str) -> Node:
+    return make_node(ops.MEMORY, (node,), {"how": how}, node.type)
+
+
+def is_layout(node: Node) -> bool:
+    """Return whether a node is its operand, copied if its order in memory is another."""
+    return node.op is ops.MEMORY and node.attr("how").startswith("contiguous")
+
+
+def passed(node: Node) -> Node:
+    """Return the node whose tensor this one may be, itself if it is always another tensor."""
+    while is_layout(node) or (
+        # A cast to or from bool always makes another tensor.
+        node.op in PASSING and (node.operands[0].type.dtype == BOOL) == (node.type.dtype == BOOL)
+    ):
+        node = node.operands[0]
+    return node
+
+
+def owner_of_memory(node: Node) -> Node:
+    """Return the node whose memory this one may share: a view shares that of its operand."""
+    while (source := passed(node)) is not node or node.op.view or is_alias(node):
+        node = source if source is not node else node.operands[0]
+    return node
+
+
+def is_alias(node: Node) -> bool:
+    return node.op is ops.MEMORY and node.attr("how") == ALIAS
+
+
+def may_share(node: Node) -> bool:
+    """Return whether this may be another node's tensor, or a view of one."""
+    return node.op is ops.INPUT or owner_of_memory(node) is not node
+
+
+def without_memory(graph: Graph) -> Graph:
+    """Return a graph for tensors that nobody writes to, where a copy is the tensor itself."""
+    while nodes := [node for node in graph.nodes if node.op is ops.MEMORY]:
+        graph = substitute(graph, {node: node.operands[0] for node in nodes})
+    return graph
