@@ -20,7 +20,7 @@ from multigrad.capture.meanings.creation import with_numbers
 from multigrad.capture.meanings.parts import length, rank, shape_of
 from multigrad.capture.meanings.places import Extremes
 from multigrad.capture.name_tables import handlers_by_name, reflected
-from multigrad.capture.values import indexing, memory
+from multigrad.capture.values import indexing
 from multigrad.graph.ir.types import INT32, INT64, WHOLE, T
 from multigrad.trace.python_protocols import note_assertion
 from multigrad.trace.trace import Value, cast, cast_node
@@ -109,10 +109,6 @@ def viewing(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 view, view_as = viewing(arrays.view), viewing(arrays.view_as)
-
-
-def ravel(input: Tensor) -> Tensor:
-    return view(memory.contiguous(input), -1)
 
 
 expand = viewing(introspection.expand)
@@ -445,7 +441,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     **TORCH.taking_the_same(
         {
             arrays: """
-                cumprod; cumsum; narrow; log_softmax: special.log_softmax; quantile; softmax:
+                cumprod; cumsum; narrow; log_softmax: special.log_softmax; quantile; ravel; softmax:
                 special.softmax; squeeze
             """,
             places: """
@@ -457,7 +453,6 @@ ALIASES: dict[Any, Callable[..., Any]] = {
                 log_softmax: log_softmax F.log_softmax;
                 searchsorted; softmax: softmax F.softmax; transpose; lu_unpack;
                 cholesky_ex: linalg.cholesky_ex; solve: linalg.solve; solve_ex: linalg.solve_ex;
-                ravel;
                 solve_triangular: linalg.solve_triangular; inv_ex: linalg.inv_ex; pinv: linalg.pinv;
                 linalg_slogdet: linalg.slogdet; lu_factor_ex: linalg.lu_factor_ex; lu: linalg.lu;
                 linalg_lu_solve: linalg.lu_solve; linalg_svd: linalg.svd; eigh: linalg.eigh;

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...trace.trace import Value, copy_of, mark_view
+from ...trace.trace import Value, copy_of, made_in_memory, mark_view
 from ...trace.xp import all as xp
 from ..dialect import Habits, habits_of
 from ..name_tables import Handler, handlers_by_name, handlers_by_signature, ops_by_name
@@ -102,12 +102,16 @@ def renamed(x: Tensor) -> Tensor:
 
 
 def ravel(x: Tensor, order: str = "C") -> Tensor:
-    return np_reshape(x, -1, order)
+    if order != "C" or not isinstance(x, Value):
+        return np_reshape(x, -1, order)
+    flat = xp.reshape(made_in_memory(x, "contiguous C"), -1)
+    flat.is_certain = True  # of what is in order
+    return flat
 
 
 def flatten(x: Tensor, order: str = "C") -> Tensor:
     # A copy in NumPy; in torch it may share memory, so an in-place update may reach both.
-    flat = copy_of(ravel(x, order))
+    flat = copy_of(np_reshape(x, -1, order))
     if x.trace.dialect != "numpy":
         mark_view(flat, x, False)
     return flat

@@ -207,7 +207,8 @@ def order_of(memory_format: Any) -> str:
 
 
 def clone(x: Value, memory_format: Any = None) -> Value:
-    return made_in_memory(x, f"{COPY} {order_of(memory_format)}".rstrip())
+    order = order_of(memory_format) or ("C" if x.how.endswith(" C") else "")
+    return made_in_memory(x, f"{COPY} {order}".rstrip())
 
 
 def resolve_twin(value: Value) -> bool:

@@ -371,7 +371,6 @@ METHODS: dict[str, Callable[..., Any]] = {
     **handlers_by_signature(
         {
             __name__: "clamp_max(x, max): clamp; clamp_min(x, min): clamp",
-            memory: "clone(x, *, memory_format=None)",
             trace: "copy(x, order='C'): copy_of(order=)",
             xp: """
                 detach(x): stop_gradient; masked_fill(x, mask, value): where(mask=condition,
@@ -386,6 +385,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     **handlers_by_name(
         {
             composites: "addcdiv; addcmul; bernoulli",
+            memory: "clone",
             symbols: "item; to_list: tolist",
             __name__: """
                 add; astype; clamp; clip; contiguous; dim; div: div divide true_divide;
