@@ -66,6 +66,7 @@ backend = Backend(
         read_number=host.read_number,
         device_type=introspection.device_type,
         is_contiguous=introspection.lies_in_order,
+        address=introspection.address,
         is_strided=introspection.is_strided,
         requires_grad=introspection.requires_grad,
     ),

@@ -162,6 +162,9 @@ class Tensors:
     is_contiguous: Callable[[Tensor], bool] | None = None
     """Whether a tensor lies in memory in order: reshapes are views; without it each does."""
 
+    address: Callable[[Tensor], Any] | None = None
+    """What tensors that share memory have in common; None: nothing that they share is seen."""
+
     requires_grad: Callable[[Tensor], bool] | None = None
     """Whether a tensor asks for a gradient, if that is known at a call; without it a float may."""
 

@@ -50,6 +50,7 @@ from .calls.parameters import Completion
 from .calls.recipe import Recipe, Variant
 from .proof.executions import FunctionUnderProof
 from .proof.functions import prove_function
+from .proof.memory import as_placed
 from .proof.verdicts import is_asked
 from .recording.record import AppliesItself, capture_function, note_open
 
@@ -124,6 +125,7 @@ class Captures:
             return variant
         except TraceError as error:
             raise NotCaptured(error) from error
+        variant = as_placed(variant)
         forward = variant.graphs.forward
         if not proof or "not proven" in forward.origin:
             return variant

@@ -71,6 +71,11 @@ def lies_in_order(x: torch.Tensor) -> bool:
     return is_strided(x) and x.is_contiguous()
 
 
+def address(x: torch.Tensor) -> Any:
+    # Without elements, or a storage, it shares none.
+    return x.untyped_storage().data_ptr() if is_strided(x) and x.numel() else id(x)
+
+
 def requires_grad(x: torch.Tensor) -> bool:
     """Return whether a tensor requires a gradient, or its derivative may be taken otherwise."""
     # The tangent in forward mode is that of backward, so backward has to give each gradient.

@@ -25,6 +25,7 @@ import optree
 from ...graph.ir.graph import MOST_ELEMENTS, Node
 from ...graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, T, is_float
 from ...graph.ops.results import PER_ELEMENT
+from ...graph.passes.memory import COPY
 from ...trace.axes import known_shape
 from ...trace.trace import NeedsConcrete, Value, cast, lift
 from ...trace.xp import all as xp
@@ -193,7 +194,9 @@ def take_at(x: Any, index: Any, outside: str | None = None, fill: Any = None) ->
         places = _flat_places(x, items)
         elements = xp.take(xp.reshape(x, -1), places.ravel().tolist(), 0)
         elements = elements if places.ndim == 1 else xp.reshape(elements, places.shape)
-    return x.trace.value(elements.node)
+    result = x.trace.value(elements.node)
+    result.how = COPY
+    return result
 
 
 def put_at(

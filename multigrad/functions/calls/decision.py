@@ -19,6 +19,7 @@ from ...trace.assertions import (
     FORWARD_MODE,
     NOTES,
     ORDERS,
+    SHARED,
     SPARSE,
     TWICE,
     UNDIFFERENTIATED,
@@ -54,7 +55,7 @@ INSTEAD = f"return the new value, or have it write on copies by capture={COPIES}
 EAGER = Door("eager code", takes=frozenset((AUTOCAST,)))
 COMPILED = Door("compiled code", takes=UNSEEN | {FORWARD_MODE})
 TRANSFORMED = Door("a transform of functions", takes=UNSEEN | {FORWARD_MODE})
-PULLED = Door("xg.vjp", takes=UNSEEN | {FORWARD_MODE, TWICE})
+PULLED = Door("xg.vjp", takes=UNSEEN | {FORWARD_MODE, SHARED, TWICE})
 PUSHED = Door("xg.jvp", takes=PULLED.takes | {AUTOCAST}, refuses=EFFECTS)
 TRANSPOSED = Door("xg.linear_transpose", takes=PUSHED.takes, refuses=EFFECTS)
 EXPORTED = Door("an exported file", takes=PUSHED.takes, refuses=EFFECTS)

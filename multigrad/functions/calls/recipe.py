@@ -320,6 +320,7 @@ class Variant:
         updates: arguments that it updates in place, as only its own framework does.
         combines: whether cotangents become one otherwise than by a sum, as no autodiff has it.
         lowered: what it was lowered to, by backend.
+        places: where results lie in memory, as a proof has found: see `proof/memory.py`.
         reach: tells in which dtypes of 16 bits it holds, too; None: none is known.
         reads_names: whether its code has asked what names mean in its library.
     """
@@ -338,6 +339,7 @@ class Variant:
     combines: bool = False
     lowered: dict[str, Any] = field(default_factory=dict)
     reads_names: bool = False
+    places: dict[Any, Any] = field(default_factory=dict)
     reach: Reach | None = None
 
     def laid_out(self, layout: Layout) -> Variant:

@@ -38,6 +38,7 @@ from ..calls.gradients import match_gradients
 from ..calls.recipe import Recipe, Variant
 from . import samples
 from .line_tracing import uncounted
+from .memory import places_of
 from .run import KEY, as_array, to_tensor
 from .samples import Sample, is_float
 
@@ -212,15 +213,17 @@ def _trace(
 
 
 def _run_eagerly(
-    captured: FunctionUnderProof, backend: Backend, sample: Sample, side: Side
+    captured: FunctionUnderProof, backend: Backend, sample: Sample, side: partial[Outputs]
 ) -> dict[str, Any]:
     graphs = captured.graphs
     arrays = {leaf.name: sample.arrays[leaf.name] for leaf in captured.layout.tensors}
     leaves = _leaves(captured, sample, {n: to_tensor(backend, a) for n, a in arrays.items()})
     outputs, pull = side(leaves)
-    results = {
-        name: as_array(backend, y) for name, y in zip(captured.graphs.outputs, outputs, strict=True)
-    }
+    tensors = dict(zip(captured.graphs.outputs, outputs, strict=True))
+    results = {name: as_array(backend, y) for name, y in tensors.items()}
+    given = {leaf.name: x for leaf, x in zip(captured.layout.leaves, leaves, strict=True)}
+    places, is_original = captured.variant.places, side.func is _original
+    places[sample.label, is_original] = places_of(backend, given, tensors)
     if captured.variant.updates:  # and a backward may write into the outputs
         results = {name: y if y is None else y.copy() for name, y in results.items()}
     names = (*captured.asked, *captured.omitted)
@@ -234,6 +237,10 @@ def _run_eagerly(
         is_absent = seed is None or name in sample.absent
         cotangents.append(None if is_absent else to_tensor(backend, seed))
     gradients = pull(cotangents)
+    if not captured.recipe.is_derived:  # whose gradients are those of the framework's autodiff
+        given |= {f"cotangent {i}": each for i, each in enumerate(cotangents)}
+        tensors |= {f"gradient of {name}": gradients[name] for name in captured.asked}
+        places[sample.label, is_original] = places_of(backend, given, tensors)
     if sample.label == samples.OWN and _are_written(captured, backend, sample, cotangents):
         # One of them lies in memory once, where each write is to all of its elements.
         copies = {n: sample.arrays[n].copy() for n in captured.seeds if n is not None}
