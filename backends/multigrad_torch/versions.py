@@ -165,6 +165,10 @@ def _watch_hooks() -> Callable[[bool], Any]:
     return top
 
 
+# Whether the backward that runs may run again (torch 2.5); without it each may.
+keeps_graph: Callable[[], bool] = getattr(
+    torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True
+)
 # In torch 2.6 there is no such name yet.
 top_hooks: Callable[[bool], Any] = (
     torch._C._autograd._top_saved_tensors_default_hooks

@@ -282,6 +282,9 @@ class Autodiff:
     casts: Casts | None = None
     """How the framework chooses the dtypes of calls by itself; else it does not."""
 
+    owns_results: bool = False
+    """Whether results and gradients of Functions always have memory of their own."""
+
     watches_outputs: bool = True
     """Whether a write into an output that forward keeps raises an error in backward."""
 

@@ -147,6 +147,7 @@ class Residuals:
         histories: the residuals that fast code keeps in addition, where it has a `whole`.
         likes: the residuals of which backward reads the shape and dtype alone, so that a backend
             need not keep the tensor.
+        late: the inputs that fast code does not read, to which others may write before backward.
         shapes: the inputs whose shape backward is given as `shape_of_<input>`, to compare a
             gradient with.
     """
@@ -155,6 +156,7 @@ class Residuals:
     computed: tuple[str, ...]
     histories: tuple[str, ...] = ()
     likes: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
     shapes: tuple[str, ...] = ()
 
 

@@ -29,6 +29,7 @@ from ..graph.ir.types import BOOL, FLOATS, WHOLE, T, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.passes.facts import SHARDS, Shapes, is_tensor_input, shape_fact
 from ..graph.passes.residuals import BYTES, ResidualCut
+from ..lowering.cuts import find_cuts_for_writes
 from ..lowering.function_graph import PACK, FunctionGraph
 from ..models.layer_memory import Residual, Shape
 from ..models.override import is_model_of
@@ -258,6 +259,9 @@ def _residuals_of(
     # A joined loop needs more.
     costly = graphs.cut_with_costly(keeps_floats) if backend.autodiff.joins_loops else None
     cuts += [] if costly is None else [costly]
+    apart = find_cuts_for_writes(graphs, backend, joins=True)
+    if apart is not None:
+        cuts = [apart.anywhere, *([] if apart.wide is None else [apart.wide.cut])]
     nodes: dict[str, Node] = {}
     for cut in cuts:
         nodes.update(zip(cut.computed, cut.keep.outputs, strict=True))

@@ -32,11 +32,12 @@ class WideCut:
 @dataclass(frozen=True, slots=True, eq=False)
 class Cuts:
     """Where backward is split: `anywhere` in code that may be differentiated, `wide` in fast code
-    that keeps more (None if it keeps the same).
+    that keeps more (None if it keeps the same). `late` are inputs that only the former reads.
     """
 
     anywhere: ResidualCut
     wide: WideCut | None
+    late: tuple[str, ...] = ()
 
     @property
     def histories(self) -> tuple[str, ...]:
@@ -71,6 +72,9 @@ def find_cuts(
     # A tangent map of the author's own may read anything; one that is transposed, only what is
     # kept.
     keeps_inputs = forward_mode and (graphs.pushed is not None or not autodiff.transposes)
+    apart = None if keeps_inputs else find_cuts_for_writes(graphs, backend, joins=fast or compiled)
+    if apart is not None:
+        return apart
     wide = None
     if not keeps_inputs and graphs.residuals not in ("input", "recompute"):
         wide = _find_wide(graphs, backend, fast, compiled)
@@ -80,6 +84,27 @@ def find_cuts(
         return Cuts(graphs.cut_at_inputs(), wide)
     packs = backend.kernels.bits is not None
     return Cuts(graphs.cut(floats, watched=is_watched, packs=packs), None)
+
+
+def find_cuts_for_writes(graphs: FunctionGraph, backend: Backend, *, joins: bool) -> Cuts | None:
+    """Return a split whose backward reads no input to which others may have written since, where
+    the code itself keeps what it has computed of it instead; None if that is the usual split.
+
+    `joins`: whether some code computes forward and what it keeps together.
+    """
+    floats, packs = backend.autodiff.keeps_float_derivatives, backend.kernels.bits is not None
+    watched = backend.autodiff.watches_outputs
+    if backend.tensors.write is None or not graphs.unkept:
+        return None
+    if not graphs.reads_unkept(graphs.cut(floats, watched=watched, packs=packs)):
+        return None
+    if floats or graphs.is_once or graphs.first_order:
+        return Cuts(graphs.cut(True, watched=watched, packs=packs, written=True), None)
+    if not joins:
+        return None
+    pair = graphs.with_histories() or graphs
+    # The input itself as well, by which the derivative of a backward passes.
+    return Cuts(graphs.cut_at_inputs(), WideCut(pair, pair.cut_for_writes()), graphs.unkept)
 
 
 def _find_wide(

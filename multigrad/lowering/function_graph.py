@@ -21,7 +21,7 @@ from ..graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, Type, is_float
 from ..graph.ops.arrays.loops import joined
 from ..graph.ops.results import kept
 from ..graph.passes.decisions import with_exact_decisions
-from ..graph.passes.memory import without_memory
+from ..graph.passes.memory import owned, without_memory
 from ..graph.passes.residuals import (
     Keepable,
     ResidualCut,
@@ -85,6 +85,8 @@ class FunctionGraph:
             derivative of the backward would pass: with one there is no second order.
         keeps_output: the author keeps outputs for backward, which differentiates them by this pair
             again.
+        unkept: the inputs that the author's code does not keep for backward themselves, but what
+            it has computed of them, which a later write does not reach.
         refused: error messages by the names of inputs that have no derivative.
         pushed: `tangent 0, tangent 1, ..., *inputs, *params, [key] -> tangents of the outputs that
             carry a gradient`, where the author gives them; else they are the transpose of backward.
@@ -106,6 +108,7 @@ class FunctionGraph:
     undifferentiable: tuple[int, ...] = ()
     second_order: bool = True
     lost: tuple[str, ...] = ()
+    unkept: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     is_rule: bool = False
     pushed: Graph | None = None
@@ -169,6 +172,11 @@ class FunctionGraph:
             self._known_derivative.append(self._is_derivative())
         return self._known_derivative[0]
 
+    def reads_unkept(self, cut: ResidualCut) -> bool:
+        """Return whether a cut reads values of inputs that the code did not keep itself."""
+        is_chosen = self.residuals in ("auto", TIME)
+        return is_chosen and not {*self.unkept}.isdisjoint({*cut.residuals}.difference(cut.likes))
+
     def _is_derivative(self) -> bool:
         computed_outputs = [output for output in self.forward.outputs if output.op is not ops.INPUT]
         if set(self.backward.nodes).isdisjoint(computed_outputs) and not self._scans:
@@ -201,6 +209,10 @@ class FunctionGraph:
             second_order=self.second_order and not lost,
             lost=lost,
         )
+
+    def owning_results(self) -> FunctionGraph:
+        """Return the pair with results and gradients in memory of their own."""
+        return replace(self, forward=owned(self.forward), backward=owned(self.backward))
 
     def without_memory(self) -> FunctionGraph:
         """Return the pair for tensors that nobody writes to."""
@@ -242,6 +254,7 @@ class FunctionGraph:
             pushed=None if self.pushed is None else rename_inputs(self.pushed, new_names),
             inputs=tuple(new_names.get(name, name) for name in self.inputs),
             wrt=tuple(new_names.get(name, name) for name in self.wrt),
+            unkept=tuple(new_names.get(name, name) for name in self.unkept),
         )
 
     def with_exact_decisions(self, kernels: Collection[Op]) -> FunctionGraph:
@@ -274,7 +287,12 @@ class FunctionGraph:
         return keep_inputs(self.forward, self.backward, self.roles)
 
     def cut(
-        self, floats: bool = False, *, watched: bool = True, packs: bool = False
+        self,
+        floats: bool = False,
+        *,
+        watched: bool = True,
+        packs: bool = False,
+        written: bool = False,
     ) -> ResidualCut:
         """Return the backward split at what forward keeps for it.
 
@@ -282,10 +300,13 @@ class FunctionGraph:
             floats: whether a float kept by forward keeps its derivative.
             watched: whether nobody writes into a kept output unnoticed.
             packs: whether masks may be kept as bits.
+            written: whether others may write to inputs and outputs.
         """
         if self.residuals == "input":
             return self.cut_at_inputs()
         keepable = self._keepable(floats, watched)
+        if written and self.unkept:
+            keepable = replace(keepable, unkept=self.unkept, outputs=False)
         cut = cut_residuals(self.forward, self.backward, self.roles, keepable)
         return pack_masks(cut, self.cotangents) if packs and self.residuals in PACKED else cut
 
@@ -295,6 +316,18 @@ class FunctionGraph:
         """
         keepable = self._keepable(floats, watched)
         keepable = replace(keepable, loops=True, costly=self.residuals == TIME)
+        return cut_residuals(self.forward, self.backward, self.roles, keepable)
+
+    def cut_for_writes(self) -> ResidualCut:
+        """Return the cut of fast code that reads no input that others may have written to."""
+        keepable = self._keepable(True, False)
+        keepable = replace(
+            keepable,
+            loops=True,
+            costly=self.residuals == TIME,
+            outputs=False,
+            unkept=self.unkept,
+        )
         return cut_residuals(self.forward, self.backward, self.roles, keepable)
 
     def _keepable(self, floats: bool, watched: bool) -> Keepable:

@@ -160,6 +160,7 @@ def lower_graphs(
             computed=cuts.anywhere.computed,
             histories=cuts.histories,
             likes=cuts.likes,
+            late=tuple([r for r in cuts.anywhere.residuals if r in cuts.late and not is_compiled]),
             shapes=tuple(
                 [n for n, check in zip(graphs.wrt, bound_checks.gradients, strict=True) if check]
             ),
@@ -185,6 +186,8 @@ def _prepare(graphs: FunctionGraph, backend: Backend, style: Style, checks: bool
         graphs = graphs.without_memory()
     graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
     graphs = graphs.with_exact_decisions(backend.kernels.exact)
+    if backend.autodiff.owns_results and not graphs.is_rule:
+        graphs = graphs.owning_results()
     emission = Emission(backend, graphs.backward.name, widens=graphs.widens)
     # The object's name is that of the pair, unless it means something else in emitted code.
     own_name = identifier(graphs.name)

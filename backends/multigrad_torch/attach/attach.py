@@ -32,6 +32,7 @@ from ..dtensors import is_distributed, run_distributed
 from ..state import (
     BATCHED,
     KINDS,
+    Late,
     Like,
     count_modes,
     eager_of,
@@ -345,6 +346,7 @@ NAMESPACE = {
     "BATCHED": BATCHED,
     "Function": Function,
     "KINDS": KINDS,
+    "Late": Late,
     "Like": Like,
     "Tensor": torch.Tensor,
     "count_modes": count_modes,

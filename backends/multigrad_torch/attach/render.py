@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from multigrad.backend.emitted import tuple_of
@@ -154,8 +155,7 @@ def _render_eager(emitted: Emitted, names: dict[str, str]) -> str:
     prepare, arguments, count = "", emitted.arguments, len(emitted.names.params)
     unpack: list[str] = []
     read = emitted.read_params
-    likes = emitted.residuals.likes
-    store, load = _store_lines(read), _load_lines(emitted, read, likes, emitted.residuals.histories)
+    store, load = _store_lines(read), _eager_load_lines(emitted, read)
     if names:
         assert fast.prepared is not None
         prepare = f"""\
@@ -165,7 +165,7 @@ def {name}_prepare(wrap{emitted.arguments}):
 """
         arguments, count = ", values", 1
         # Params arrive within the tuple of prepared values, and are kept as that tuple.
-        store, load = [], _load_lines(emitted, (), likes, emitted.residuals.histories)
+        store, load = [], _eager_load_lines(emitted, ())
         bodies = (
             fast.keep,
             *(() if emitted.origin.is_rule else (fast.forward, fast.whole or fast.keep)),
@@ -189,7 +189,7 @@ def {name}_prepare(wrap{emitted.arguments}):
 {_indented(forward)}
     @staticmethod{_outside_autocast(emitted)}
     def backward(ctx, {cotangents}):
-{_indented([*load, *_backward_lines(emitted, count)])}"""
+{_indented([*load, *_backward_lines(emitted, count, emitted.residuals.late)])}"""
 
 
 def _render_forward_mode(emitted: Emitted) -> str:
@@ -301,7 +301,10 @@ def _whole_lines(emitted: Emitted, whole: Body) -> list[str]:
     residuals = dict.fromkeys((*emitted.residuals.names, *emitted.residuals.histories))
     names_before = (*emitted.names.inputs, *emitted.names.outputs)
     names = {name: name if name in names_before else next(words) for name in residuals}
-    like_lines = [f"ctx.like_{name} = Like({names.pop(name)})" for name in emitted.residuals.likes]
+    likes, late = _likes_in_eager(emitted), emitted.residuals.late
+    like_lines = [f"ctx.like_{name} = Like({names[name]})" for name in likes]
+    like_lines += [f"ctx.late_{name} = Late({name})" for name in late]
+    names = {name: word for name, word in names.items() if name not in (*likes, *late)}
     shared = emitted.aliasing.shared
     aliases = (*shared, *emitted.aliasing.passed)
     output_lines = [
@@ -364,6 +367,19 @@ def _load_lines(
     return lines
 
 
+def _likes_in_eager(emitted: Emitted) -> tuple[str, ...]:
+    late = [name for name in emitted.residuals.late if name in emitted.fast.backward.reads]
+    return (*emitted.residuals.likes, *late)
+
+
+def _eager_load_lines(emitted: Emitted, params: tuple[str, ...]) -> list[str]:
+    # Residuals that come late are read where they are needed.
+    residuals = emitted.residuals
+    names = tuple([name for name in residuals.names if name not in residuals.late])
+    early = replace(emitted, residuals=replace(residuals, names=names))
+    return _load_lines(early, params, _likes_in_eager(emitted), residuals.histories)
+
+
 def _refuse_lines(emitted: Emitted) -> list[str]:
     return (
         ["if is_grad_enabled():", f"    {emitted.checks.derivative}()"]
@@ -387,10 +403,11 @@ def _plain_backward_lines(emitted: Emitted) -> list[str]:
     return [*_load_lines(emitted, emitted.read_params), *_refuse_lines(emitted), *return_lines]
 
 
-def _backward_lines(emitted: Emitted, count: int) -> list[str]:
+def _backward_lines(emitted: Emitted, count: int, late: tuple[str, ...] = ()) -> list[str]:
     plain, fast = emitted.code.backward, emitted.fast.backward
     # Fast code runs unless this backward is itself differentiated or transformed.
-    plain_lines = _return_lines(emitted, plain, count, chosen=True)
+    plain_lines = [f"{name} = ctx.late_{name}.read()" for name in late]
+    plain_lines += _return_lines(emitted, plain, count, chosen=True)
     if (plain.lines, plain.results) == (fast.lines, fast.results):
         return [*_refuse_lines(emitted), *plain_lines]
     pairs = zip(emitted.names.cotangents, emitted.carries, strict=True)
@@ -401,6 +418,7 @@ def _backward_lines(emitted: Emitted, count: int) -> list[str]:
         *_refuse_lines(emitted),
         f"if {' or '.join(tests)}:",
         *(f"    {line}" for line in plain_lines),
+        *(f"ctx.late_{name}.free()" for name in late),
         *_return_lines(emitted, fast, count, chosen=True),
     ]
 

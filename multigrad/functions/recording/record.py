@@ -35,7 +35,7 @@ from ...capture.taken_gradients import passing, prepare
 from ...capture.user_code.libraries import told_library, written_in
 from ...capture.values.indexing import Picked
 from ...capture.values.library_types import LibraryTypes
-from ...capture.values.memory import node_in_memory
+from ...capture.values.memory import node_in_memory, replace_node, root_of
 from ...capture.values.oracle import ModeOf, keeping_modes
 from ...capture.values.tracer import Attributed, V
 from ...errors import GradientError, MultigradError, TraceError
@@ -43,7 +43,8 @@ from ...graph import ops
 from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Node, every_node
 from ...graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
-from ...graph.passes.residuals import drop_marks, given_by_forward, marks
+from ...graph.passes.memory import in_memory
+from ...graph.passes.residuals import KEPT, drop_marks, find_unkept, given_by_forward, marks
 from ...graph.passes.simplify import simplify, without_stops
 from ...graph.support.threads import set_within
 from ...graph.support.trees import optree
@@ -211,6 +212,7 @@ class _Recording:
         derived: the nodes of outputs and cotangents, and what `derivative` gave for them.
         latest, returned: the gradients of the backward that ran last, and of the one that counts.
         incoming: its cotangents.
+        unkept: see `FunctionGraph`.
     """
 
     def __init__(
@@ -237,6 +239,7 @@ class _Recording:
         self.facts = dict(facts)
         self.latest: list[Value] = []
         self.returned: list[Value] = []
+        self.unkept: tuple[str, ...] = ()
         self.incoming: list[Any] = []
 
     def run_asking(self) -> Variant:
@@ -383,6 +386,7 @@ class _Recording:
             keeps_output=recorded.keeps_output or bool(marks(backward)),
             undifferentiable=results.undifferentiable,
             second_order=second_order and not is_once,
+            unkept=self.unkept,
             refused=self.recipe.arguments.refused(layout),
             pushed=None if tangent is None else simplify(tangent),
             is_pushed_first=is_tangent_first,
@@ -492,6 +496,7 @@ class _Recording:
             shape = known_shape(value)
             if shape is not None:
                 self.trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
+        computed = self.computed_and_kept(run, results)
         marked_outputs, run_pull = results.symbols if recorded.keeps_output else (), recorded.pull
 
         def pull(incoming: list[Any]) -> dict[str, Node]:
@@ -505,6 +510,9 @@ class _Recording:
                     self.keeping_values(),
                 ):
                     self.trace.backward.is_running = True
+                    for value in computed:
+                        if value.node.op is ops.INPUT:  # a copy, which is told apart from it so
+                            replace_node(value, in_memory(value.node, KEPT))
                     return self.gradients_by_name(self.attempt(lambda: run_pull(nested)))
             except NeedsConcrete as need:  # a cotangent has the shape of its output
                 questions.forget(question_count)
@@ -518,7 +526,16 @@ class _Recording:
             compare_missing(
                 self.trace, pull, recorded.missing, upstream, gradients=gradients, drawn=draws
             )
-        return tuple(gradients.values()), tuple(gradients)
+        names, nodes = tuple(gradients), tuple(gradients.values())
+        self.unkept, nodes = find_unkept(nodes, {value.node for value in computed})
+        return nodes, names
+
+    def computed_and_kept(self, run: _Run, results: _Results) -> list[Value]:
+        """Return what forward computed and the code still holds, which its backward may read."""
+        own = {*map(id, (*run.leaves, *results.symbols, *results.values))}
+        values = [v for ref in self.trace.source.witness.made if (v := ref()) is not None]
+        # A cast makes a copy, but to its own dtype, where what is kept is the tensor all the same.
+        return [v for v in values if v.node.op is ops.CAST or id(root_of(v)[0]) not in own]
 
     @contextmanager
     def keeping_values(self) -> Iterator[None]:

@@ -37,7 +37,10 @@ def where(condition: Number, a: Number, b: Number) -> Number:
 
 
 def memory(x: Array, *, how: str) -> Array:
-    return x
+    word = how.partition(" ")[0]
+    if word == "copy":
+        return np.array(x)
+    return np.asarray(x, order="C") if how == "contiguous C" else x
 
 
 def nan_to_num(x: Array, *, nan: float, posinf: float | None, neginf: float | None) -> Array:

@@ -6,6 +6,9 @@ must share memory with what the code lets it share: `MEMORY` nodes say where it 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from .. import ops
 from ..ir.graph import Graph, Node, make_node
 from ..ir.types import BOOL
@@ -49,6 +52,19 @@ def is_alias(node: Node) -> bool:
 def may_share(node: Node) -> bool:
     """Return whether this may be another node's tensor, or a view of one."""
     return node.op is ops.INPUT or owner_of_memory(node) is not node
+
+
+def owned(graph: Graph, others: Collection[Node] = ()) -> Graph:
+    """Return a graph each of whose outputs has memory of its own, not that of others' owners."""
+    nodes: list[Node] = []
+    sources = {*others}
+    for node in graph.outputs:
+        source = owner_of_memory(node)
+        is_own = source.op is not ops.INPUT and source not in sources
+        nodes.append(node if is_own or node.type.kind != "tensor" else in_memory(node, COPY))
+        sources.add(source)
+    outputs = tuple(nodes)
+    return graph if outputs == graph.outputs else replace(graph, outputs=outputs)
 
 
 def without_memory(graph: Graph) -> Graph:

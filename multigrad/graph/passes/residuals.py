@@ -24,6 +24,7 @@ from .. import ops
 from ..ir.graph import Graph, Node, make_node, walk
 from ..ir.op import Op
 from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
+from .memory import COPY, in_memory, owned, owner_of_memory
 from .simplify import substitute
 
 
@@ -47,8 +48,8 @@ def marks(graph: Graph) -> tuple[tuple[Node, int], ...]:
 
 
 def as_input(node: Node, name: str) -> Node:
-    """Return an input of this name in place of a node; an input is returned unchanged."""
-    return node if node.op is ops.INPUT else make_node(ops.INPUT, (), {"name": name}, node.type)
+    """Return an input of this name in place of a node."""
+    return make_node(ops.INPUT, (), {"name": name}, node.type)
 
 
 def decide_by_outputs(forward: Graph, backward: Graph, names: Sequence[str]) -> Graph:
@@ -106,6 +107,28 @@ def given_by_forward(symbols: Sequence[Any], own: Sequence[Any]) -> Iterator[Non
     finally:
         for symbol, node, _ in outputs:
             symbol.node = node
+
+
+KEPT = "kept"  # as `MEMORY` says it: a copy of an input that the code keeps, while it is recorded
+
+
+def find_unkept(
+    gradients: tuple[Node, ...], computed: Collection[Node]
+) -> tuple[tuple[str, ...], tuple[Node, ...]]:
+    """Return the names of the inputs that gradients read only through what forward computed and
+    kept, and the gradients without marks of its copies.
+    """
+    graph = Graph("", (), gradients)
+    marks_of_copies = {n: n.operands[0] for n in graph.nodes if is_kept_copy(n)}
+    held = {*marks_of_copies, *(node for node in computed if node.op is not ops.INPUT)}
+    direct = {*walk(gradients, lambda node: () if node in held else read_by(node))}
+    tensors = [n for n in graph.nodes if n.op is ops.INPUT and n.type.kind == "tensor"]
+    names = tuple([node.attr("name") for node in tensors if node not in direct])
+    return names, substitute(graph, marks_of_copies).outputs
+
+
+def is_kept_copy(node: Node) -> bool:
+    return node.op is ops.MEMORY and node.attr("how") == KEPT
 
 
 # The capacity of what must not be cut: above any sum of costs.
@@ -179,6 +202,7 @@ class Keepable:
         loops: results of scans, so that no scan runs again.
         costly: exponentials and the like, so that none is computed again.
         bits: masks as a bit an element, as if packed, instead of a byte.
+        unkept: the inputs that may not be kept themselves, but a copy, or what is computed of them.
     """
 
     floats: bool
@@ -187,6 +211,7 @@ class Keepable:
     loops: bool = False
     costly: bool = False
     bits: bool = False
+    unkept: Collection[str] = ()
 
 
 def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepable) -> ResidualCut:
@@ -210,8 +235,10 @@ def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepa
     is_apart = not (keepable.loops or keepable.costly)
     names: dict[Node, str] = {}
     computed = 0
+    values = {*walk(backward.outputs, lambda node: () if node in residuals else read_by(node))}
     for node in residuals:
-        if node.op is ops.INPUT:
+        is_copied = node in values and is_named(node, keepable.unkept)
+        if node.op is ops.INPUT and not is_copied:
             names[node] = node.attr("name")
         elif node in results:
             names[node] = results[node]
@@ -224,7 +251,15 @@ def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepa
     again = computed_again(backward, names)
     small = [n for n in results if n.type.kind == "tensor" and isinstance(n.type.shape, tuple)]
     names |= {node: results[node] for node in small if node in again}
-    return _split(forward, backward, roles, names, alike=keepable.outputs, apart=is_apart)
+    cut = _split(forward, backward, roles, names, alike=keepable.outputs, apart=is_apart)
+    if not keepable.unkept:
+        return cut
+    # What is kept of a view, or of an output, is a copy as well: others may write to these.
+    owners = {*map(owner_of_memory, forward.outputs)}
+    pairs = zip(cut.keep.outputs, owned(cut.keep, owners).outputs, strict=True)
+    # A cast to another dtype is one already, and to its own none in the author's code either.
+    kept = tuple([node if node.op is ops.CAST else own for node, own in pairs])
+    return replace(cut, keep=replace(cut.keep, outputs=kept))
 
 
 def choose(
@@ -246,7 +281,9 @@ def choose(
     operands = itertools.chain(backward.outputs, *map(read_by, unknown))
     needed = list(dict.fromkeys([node for node in operands if node in known]))
     costs = {node: cost(node, node in results, keepable.floats) for node in known}
-    costs |= {n: SINGLE for n in known if n.op is ops.INPUT and n.attr("name") in free}
+    costs |= {n: SINGLE for n in known if is_named(n, free)}
+    # One more than what is computed of an input.
+    costs |= {n: costs[n] + 2 for n in known if is_named(n, keepable.unkept)}
     if keepable.bits:
         bools = [node for node in known if node.type.dtype == BOOL and costs[node] < INFINITE]
         costs |= {node: max(costs[node] // 8, SINGLE) for node in bools}
@@ -266,6 +303,11 @@ def choose(
     # Inputs above the cut are read for their shape and dtype alone, which takes no bytes.
     above = computed_again(backward, cut)
     return total, [n for n in known if n in cut or (n.op is ops.INPUT and n in above)]
+
+
+def is_named(node: Node, names: Collection[str]) -> bool:
+    """Return whether a node is one of the inputs of these names."""
+    return node.op is ops.INPUT and node.attr("name") in names
 
 
 def is_search(node: Node) -> bool:
@@ -454,12 +496,11 @@ def _split(
     name_of = {node: node.attr("name") for node in nodes}
     params = tuple([node for node, name in name_of.items() if name not in role_names])
     arguments = tuple([node for node in forward.inputs if name_of[node] in roles.inputs])
-    computed = [
-        node for node in names if node.op is not ops.INPUT and names[node] not in roles.outputs
-    ]
+    computed = [n for n in names if names[n] not in (*roles.inputs, *roles.outputs)]
+    kept = [in_memory(n, COPY) if n.op is ops.INPUT else n for n in computed]
     read_outputs = [node for node in input_nodes if name_of[node] in roles.outputs]
     outputs = dict.fromkeys((*results.values(), *read_outputs))
-    keep = Graph("keep", (*arguments, *outputs, *params), tuple(computed), backward.locations)
+    keep = Graph("keep", (*arguments, *outputs, *params), tuple(kept), backward.locations)
     shortened = substitute(keep, results) if apart else keep
     if not alike:  # a float through which another derivative passes is computed again
         pairs = zip(keep.outputs, shortened.outputs, strict=True)

@@ -51,6 +51,7 @@ OPS = {
     for op in ops.CALLABLE_OPS
     if op.symbol is None
 }
+OPS[ops.MEMORY] = ops.MEMORY.numpy
 
 
 def weak(value: Any, dtype: Any) -> Any:
@@ -217,6 +218,7 @@ backend = Backend(
         forward_mode=True,
         keeps_float_derivatives=True,  # nobody differentiates NumPy code
         watches_outputs=False,
+        owns_results=True,
     ),
     draws=Draws(replays=True),  # none of NumPy's own draws are captured
     interop=Interop(lend=lend, borrow=borrow, outside=silent, bridge=bridge),
