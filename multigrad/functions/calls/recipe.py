@@ -53,6 +53,7 @@ class Recorded:
         dirty: arguments that it says to have updated in place.
         push: runs the author's own tangent rule; None: there is none, or no graph holds it.
         rolls: whether loops that were unrolled become scans.
+        recomputes: whether backward may compute of the arguments what forward computed and kept.
     """
 
     outputs: Any
@@ -66,6 +67,7 @@ class Recorded:
     dirty: tuple[Any, ...] = ()
     push: Callable[[], Pushed | None] | None = None
     rolls: bool = False
+    recomputes: bool = False
 
 
 def no_refusals(layout: Layout) -> Mapping[str, str]:

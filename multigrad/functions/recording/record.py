@@ -527,7 +527,8 @@ class _Recording:
                 self.trace, pull, recorded.missing, upstream, gradients=gradients, drawn=draws
             )
         names, nodes = tuple(gradients), tuple(gradients.values())
-        self.unkept, nodes = find_unkept(nodes, {value.node for value in computed})
+        unkept, nodes = find_unkept(nodes, {value.node for value in computed})
+        self.unkept = () if recorded.recomputes else unkept
         return nodes, names
 
     def computed_and_kept(self, run: _Run, results: _Results) -> list[Value]:

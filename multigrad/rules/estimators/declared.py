@@ -301,4 +301,4 @@ def pad_gradients(recorded: Recorded, count: int) -> Recorded:
         gradients = result if isinstance(result, tuple) else (result,)
         return (*gradients, *(None,) * (count - len(gradients)))
 
-    return replace(recorded, pull=pull_all)
+    return replace(recorded, pull=pull_all, recomputes=True)
