@@ -1,0 +1,212 @@
+"""What code keeps of an argument is what it was at the call, whatever is written to the argument
+before backward: as the code itself on torch, and on NumPy.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+from ...harness.torch_class import torch_class
+
+torch: Any = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.needs("torch")
+Tensor = Any
+# By name, what is computed of x to be kept, and the gradient by what was kept.
+KEPT: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    "a float": (lambda x: x.cos(), lambda g, kept: g * kept),
+    "a copy": (lambda x: x.clone(), lambda g, kept: g * kept.cos()),
+    "a part": (lambda x: x[:2].clone(), lambda g, kept: g * kept.sum()),
+    "a norm": (lambda x: x.norm(), lambda g, kept: g * kept),
+    "in 16 bits": (lambda x: x.bfloat16(), lambda g, kept: g * kept.float()),
+    "of which signs cancel": (lambda x: -x, lambda g, kept: -(g * kept)),
+    "the result's copy": (lambda x: x.sin().clone(), lambda g, kept: g * (1 - kept * kept)),
+    "itself": (lambda x: x, lambda g, kept: g * kept.cos()),
+    "a view of it": (lambda x: x.detach(), lambda g, kept: g * kept.cos()),
+}
+
+
+def make_class(name: str, as_attribute: bool = False) -> Any:
+    compute, gradient = KEPT[name]
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return gradient(g, ctx.kept if as_attribute else ctx.saved_tensors[0])
+
+    @torch_class(backward)
+    def Keeping(ctx: Any, x: Tensor) -> Tensor:
+        if as_attribute:
+            ctx.kept = compute(x)
+        else:
+            ctx.save_for_backward(compute(x))
+        return x.sin()
+
+    return Keeping
+
+
+def write_in_place(x: Tensor, y: Tensor) -> None:
+    x.add_(10)
+
+
+def write_to_data(x: Tensor, y: Tensor) -> None:
+    x.data.add_(10)
+
+
+def write_to_result(x: Tensor, y: Tensor) -> None:
+    y.data.add_(10)
+
+
+def gradient_after(apply: Callable[[Tensor], Tensor], write: Callable[..., None]) -> Any:
+    leaf = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    x = leaf * 1
+    y = apply(x)
+    write(x, y)
+    try:
+        return torch.autograd.grad(y.sum(), leaf)[0].tolist()
+    except RuntimeError as error:
+        assert "modified by an inplace operation" in str(error)
+        return "refused"
+
+
+@pytest.mark.parametrize("write", [write_in_place, write_to_data, write_to_result])
+@pytest.mark.parametrize("name", KEPT)
+def test_a_write_before_backward_is_seen_as_in_the_class(
+    name: str, write: Callable[..., None]
+) -> None:
+    for as_attribute in (False, True):
+        if as_attribute and name in ("itself", "a view of it"):  # which torch does not watch then
+            continue
+        cls = make_class(name, as_attribute)
+        assert gradient_after(xg.convert(cls), write) == gradient_after(cls.apply, write)
+
+
+def test_an_update_in_place_of_what_it_is_added_to_does_not_matter() -> None:
+    cls = make_class("a float")
+    expected, found = (
+        torch.autograd.functional.jacobian(
+            lambda h, f=f: (h * 1).add_(f(h * 1)).sum(), torch.ones(3)
+        )
+        for f in (cls.apply, xg.convert(cls))
+    )
+    assert torch.equal(expected, found)
+
+
+def test_a_step_of_an_optimizer_before_backward_does_not_matter() -> None:
+    f = xg.convert(make_class("a float"))
+    x = torch.ones(3, requires_grad=True)
+    y = f(x)
+    with torch.no_grad():
+        x.sub_(1)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, torch.ones(3).cos())
+
+
+def test_a_derivative_of_the_backward_reads_the_argument_itself_or_refuses() -> None:
+    f = xg.convert(make_class("a float"))
+    for is_written in (False, True):
+        leaf = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
+        x = leaf * 1
+        y = f(x)
+        if is_written:
+            x.add_(1)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                torch.autograd.grad(y.sum(), leaf, create_graph=True)
+            continue
+        (first,) = torch.autograd.grad(y.sum(), leaf, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), leaf)
+        torch.testing.assert_close(second, -leaf.sin())  # zero in the class, which keeps a constant
+
+
+def test_the_argument_is_let_go_with_the_last_backward() -> None:
+    f = xg.convert(make_class("a float"))
+    leaf = torch.ones(3, requires_grad=True)
+    x = leaf * 1
+    y = f(x).sum()
+    alive = weakref.ref(x)
+    del x
+    y.backward(retain_graph=True)
+    assert alive() is not None
+    y.backward()
+    gc.collect()
+    assert alive() is None
+    with pytest.raises(RuntimeError, match="second time"):
+        y.backward()
+
+
+def test_a_checkpoint_gives_the_same() -> None:
+    f = xg.convert(make_class("a float"))
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    for _ in range(2):
+        y = torch.utils.checkpoint.checkpoint(lambda x: f(x * 1), x, use_reentrant=False)
+        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        torch.testing.assert_close(gradient, x.cos())
+
+
+def test_memory_tells_what_is_kept_and_the_argument_for_a_derivative_of_backward() -> None:
+    f = xg.convert(make_class("a norm"))
+    sizes = {each.name: each.bytes for each in xg.memory(f, (5, 7), torch.float32).residuals}
+    assert sorted(sizes.values()) == [4, 140]
+    assert xg.memory(f.keeping("input"), (5, 7), torch.float32).total == 140
+    once = torch.autograd.function.once_differentiable(lambda ctx, g: g * ctx.saved_tensors[0])
+
+    @torch_class(once)
+    def Once(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x.norm())
+        return 2 * x
+
+    assert xg.memory(xg.convert(Once), (5, 7), torch.float32).total == 4
+
+
+def test_compiled_code_keeps_it_too() -> None:
+    for name in ("a float", "the result's copy"):  # of a copy torch compiles a read of x itself
+        cls = make_class(name)
+        converted = xg.convert(cls)
+        compiled = torch.compile(lambda x, f=converted: f(x), fullgraph=True, backend="aot_eager")
+        for write in (write_in_place, write_to_data):
+            assert gradient_after(compiled, write) == gradient_after(cls.apply, write), name
+
+
+# --- closures, and NumPy --------------------------------------------------------------------------
+def keeping_a_cosine(x: Any) -> Any:
+    kept = np.cos(x)
+    return np.sin(x), lambda g: g * kept
+
+
+def keeping_a_copy(x: Any) -> Any:
+    kept = np.array(x)
+    return np.sin(x), lambda g: g * np.cos(kept)
+
+
+def keeping_a_copy_of_the_result(x: Any) -> Any:
+    y = np.sin(x)
+    kept = y.copy()
+    return y, lambda g: g * np.sqrt(1 - kept * kept)
+
+
+@pytest.mark.parametrize(
+    "function", [keeping_a_cosine, keeping_a_copy, keeping_a_copy_of_the_result]
+)
+def test_what_a_function_keeps_on_numpy_is_kept(function: Any) -> None:
+    x = np.array([0.25, 0.5])
+    expected = np.cos(x)
+    y, pull = xg.vjp(xg.custom_gradient(function), x)
+    x += 10
+    y += 10
+    np.testing.assert_allclose(pull(np.ones(2))[0], expected)
+
+
+def test_a_class_keeps_it_on_numpy() -> None:
+    for name in ("a float", "a copy", "the result's copy"):
+        x = np.array([0.25, 0.5], np.float32)
+        y, pull = xg.vjp(xg.convert(make_class(name)), x)
+        before = pull(np.ones(2, np.float32))[0]
+        x += 10
+        y += 10
+        np.testing.assert_array_equal(pull(np.ones(2, np.float32))[0], before)
