@@ -27,7 +27,7 @@ from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import UNKNOWN, is_float
 from multigrad.trace.assertions import AUTOCAST, FORWARD_MODE, TWICE
 from multigrad.trace.python_protocols import needs_gradient
-from multigrad.trace.trace import Trace, Value, cast_node, setting
+from multigrad.trace.trace import Trace, Value, cast_node, mark_view, setting
 from multigrad.trace.xp import all as xp
 
 Tensor: TypeAlias = Any
@@ -283,11 +283,14 @@ def fit_to_argument(gradient: Any, argument: Any) -> Any:
     actual, expected = gradient.node.type, argument.node.type
     if actual.kind != "tensor":
         return gradient
+    result = gradient
     if actual.dtype != expected.dtype and is_float(actual):
-        gradient = gradient.trace.value(cast_node(gradient.node, expected.dtype))
+        result = gradient.trace.value(cast_node(gradient.node, expected.dtype))
     if UNKNOWN in (actual.shape, expected.shape):
-        gradient = xp.sum_to(gradient, argument)
-    return gradient
+        result = xp.sum_to(result, argument)
+    if result is not gradient and result.base is None:
+        mark_view(result, gradient, False)  # the gradient itself, where it fits
+    return result
 
 
 # --- the `ctx` of a call --------------------------------------------------------------------------

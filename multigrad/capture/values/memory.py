@@ -184,7 +184,8 @@ def contiguous(x: Value) -> Value:
         return made_in_memory(x, IN_ORDER)
     result = copy_of(x)
     # Weakly: which one matters only while both tensors are alive.
-    result.how, result.twin = IN_ORDER, weakref.ref(x)
+    result.how = f"{COPY} C" if x.how.startswith(COPY) else IN_ORDER
+    result.twin = weakref.ref(x)
     x.views.append(weakref.ref(result))
     return result
 
