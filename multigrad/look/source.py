@@ -36,6 +36,7 @@ from ..graph.passes.facts import LIBRARY
 from ..graph.passes.residuals import BYTES, ResidualCut
 from ..graph.support.class_bases import Shown
 from ..lowering.checks import format_lengths
+from ..lowering.cuts import find_cuts_for_writes
 from ..lowering.forwards import ActivationName, Forward, find_forward
 from ..lowering.function_graph import PACK, FunctionGraph
 from ..lowering.lower import lower_graphs
@@ -182,12 +183,17 @@ def describe_residuals(pair: FunctionGraph) -> str:
         for is_watched in (False, True):
             in_first_cut = pair.cut(watched=is_watched).residuals
             texts[False, is_watched] += describe_cut(costly, in_first_cut)
-    if len(set(texts.values())) == 1:
+    if len(set(texts.values())) == 1 and not pair.unkept:
         return f"kept for backward:{texts[False, False]}"
     backends: dict[str, list[str]] = {}
     for backend in in_use():
         autodiff = backend.autodiff
         text = texts[autodiff.keeps_float_derivatives, autodiff.watches_outputs]
+        apart = find_cuts_for_writes(pair, backend, joins=True)
+        if apart is not None:
+            wide, known = apart.wide, apart.anywhere.residuals
+            text = describe_cut(apart.anywhere)
+            text += "" if wide is None else describe_cut(wide.cut, known)
         backends.setdefault(text, []).append(backend.name)
     return "\n\n".join(
         f"kept for backward on {', '.join(names)}:{text}" for text, names in backends.items()
