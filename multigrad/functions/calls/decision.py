@@ -54,7 +54,7 @@ INSTEAD = f"return the new value, or have it write on copies by capture={COPIES}
 # Entries are built once, so `form_under_autocast` decides about AUTOCAST at each call.
 EAGER = Door("eager code", takes=frozenset((AUTOCAST,)))
 COMPILED = Door("compiled code", takes=UNSEEN | {FORWARD_MODE})
-TRANSFORMED = Door("a transform of functions", takes=UNSEEN | {FORWARD_MODE})
+TRANSFORMED = Door("a transform of functions", takes=UNSEEN | {FORWARD_MODE, SHARED})
 PULLED = Door("xg.vjp", takes=UNSEEN | {FORWARD_MODE, SHARED, TWICE})
 PUSHED = Door("xg.jvp", takes=PULLED.takes | {AUTOCAST}, refuses=EFFECTS)
 TRANSPOSED = Door("xg.linear_transpose", takes=PUSHED.takes, refuses=EFFECTS)

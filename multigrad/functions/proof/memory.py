@@ -36,9 +36,11 @@ class Place:
 def places_of(
     backend: Backend, given: Mapping[str, Any], results: Mapping[str, Any]
 ) -> dict[str, Place]:
-    """Return where tensors lie, by name; {} on a framework without views."""
+    """Return where tensors lie, by name; {} on a framework without views, and in a transform."""
     address, in_order = backend.tensors.address, backend.tensors.is_contiguous
-    if address is None or in_order is None:
+    transform = backend.autodiff.transform
+    is_transformed = transform is not None and transform() is not None
+    if address is None or in_order is None or is_transformed:
         return {}
     holders: dict[Any, set[str]] = {}
     for name, tensor in given.items():
