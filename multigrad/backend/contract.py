@@ -158,13 +158,11 @@ class Tensors:
 
     is_strided: Callable[[Tensor], bool] | None = None
     """Whether a tensor holds all its elements; without it each does."""
-
     is_contiguous: Callable[[Tensor], bool] | None = None
     """Whether a tensor lies in memory in order: reshapes are views; without it each does."""
 
-    address: Callable[[Tensor], Any] | None = None
-    """What tensors that share memory have in common; None: nothing that they share is seen."""
-
+    address: Callable[[Tensor], Any] | None = None  # None: each result owns its memory
+    """What tensors that share memory have in common."""
     requires_grad: Callable[[Tensor], bool] | None = None
     """Whether a tensor asks for a gradient, if that is known at a call; without it a float may."""
 
@@ -281,9 +279,6 @@ class Autodiff:
 
     casts: Casts | None = None
     """How the framework chooses the dtypes of calls by itself; else it does not."""
-
-    owns_results: bool = False
-    """Whether results and gradients of Functions always have memory of their own."""
 
     watches_outputs: bool = True
     """Whether a write into an output that forward keeps raises an error in backward."""

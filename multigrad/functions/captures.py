@@ -52,7 +52,8 @@ from .proof.executions import FunctionUnderProof
 from .proof.functions import prove_function
 from .proof.memory import as_placed
 from .proof.verdicts import is_asked
-from .recording.record import AppliesItself, capture_function, note_open
+from .recording.recapture import note_open
+from .recording.record import AppliesItself, capture_function
 
 Function = Any  # of function.py, which depends on this module
 MOST_VARIANTS = 256

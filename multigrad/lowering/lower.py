@@ -186,7 +186,8 @@ def _prepare(graphs: FunctionGraph, backend: Backend, style: Style, checks: bool
         graphs = graphs.without_memory()
     graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
     graphs = graphs.with_exact_decisions(backend.kernels.exact)
-    if backend.autodiff.owns_results and not graphs.is_rule:
+    is_owning = backend.tensors.write is not None and backend.tensors.address is None
+    if is_owning and not graphs.is_rule:
         graphs = graphs.owning_results()
     emission = Emission(backend, graphs.backward.name, widens=graphs.widens)
     # The object's name is that of the pair, unless it means something else in emitted code.

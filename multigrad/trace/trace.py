@@ -44,7 +44,7 @@ from .coercion import (
     small_result,
 )
 from .python_protocols import Answers, Pair
-from .source import Reading, Source, names_of
+from .source import WORDS, Reading, Source, Words, names_of
 
 __all__ = [
     "NeedsConcrete",
@@ -572,43 +572,3 @@ def cast(x: Any, dtype: Any) -> Any:
 def native_dtype(x: Any, dtype: Any) -> Any:
     name = dtype_name(dtype)
     return x.dtype if name == T else backend_of(x).tensors.dtype(name)
-
-
-# --- how messages of a capture speak --------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Words:
-    """The words of messages about a kind of trace.
-
-    Attributes:
-        native: the argument that runs the code as it is; "" if the reader cannot give it.
-        param: how to pass a value that may change.
-        write: what to write instead of code that is not captured.
-        lead: how advice begins if another author wrote the code.
-    """
-
-    native: str = ""
-    param: str = "an argument"
-    write: tuple[str, ...] = ()
-    lead: str = ""
-
-    def ways(self, *advice: str) -> str:
-        """Return a list of ways out, to run the code as it is among them."""
-        return ", or ".join((*advice, *((self.native,) if self.native else ())))
-
-    def advise(self, *advice: str) -> str:
-        """Return the ways out as a sentence that follows a problem; "" if there is none."""
-        sentence = self.ways(*advice)
-        if not sentence:
-            return ""
-        if self.lead:  # whose code has the names of its own library
-            return f". {self.lead}{sentence[0].lower()}{sentence[1:].replace('xp.', '')}"
-        return f". {sentence[0].upper()}{sentence[1:]}"
-
-
-NATIVE = "native=True to run it as it is"
-XP = ("write it with xg.xp",)
-WORDS = {
-    "rule": Words(f"register the rule with {NATIVE}", "a param of the rule", XP),
-    "function": Words(f"give it {NATIVE}", write=XP),
-    "imported function": Words(lead="Its author could "),
-}

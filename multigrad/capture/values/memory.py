@@ -16,7 +16,7 @@ node itself. `mark_view` and the functions of the layout set `base`, `twin` and 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...graph import ops
@@ -25,6 +25,7 @@ from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Shape, is_floa
 from ...graph.ops import results
 from ...graph.ops.arrays.indexing import as_index
 from ...graph.passes.memory import COPY, in_memory, may_share
+from ...graph.passes.residuals import KEPT
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node, copy_of, made_in_memory
 from ...trace.xp import all as xp
 from ..taken_gradients import carries_gradient
@@ -280,6 +281,21 @@ def root_of(value: Value) -> tuple[Value, bool]:
         is_sure &= value.is_certain and value.node.op is not ops.STOP_GRADIENT
         value = value.base
     return value, is_sure
+
+
+def held_values(made: Sequence[weakref.ref[Value]], own: Sequence[Any]) -> list[Value]:
+    """Return those of the values made that live and share no memory with `own`: what code keeps."""
+    ids = {*map(id, own)}
+    values = [value for ref in made if (value := ref()) is not None]
+    # A cast makes a copy, but to its own dtype, where what is kept is the tensor all the same.
+    return [v for v in values if v.node.op is ops.CAST or id(root_of(v)[0]) not in ids]
+
+
+def mark_copies(values: Sequence[Value]) -> None:
+    """Tell copies of inputs apart from these, in what is recorded next."""
+    for value in values:
+        if value.node.op is ops.INPUT:
+            replace_node(value, in_memory(value.node, KEPT))
 
 
 def _is_contiguous_slice(node: Node) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...capture.copies.capture import numbers_from_elsewhere
+from ...capture.values.indexing import Picked
 from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node, every_node, make_node, walk
@@ -28,10 +29,12 @@ from ...graph.passes.facts import shape_fact
 from ...graph.passes.simplify import simplify
 from ...trace.assertions import MISSING
 from ...trace.lookups import note
+from ...trace.python_protocols import Pair
 from ...trace.trace import NeedsConcrete, Trace, Value, constant, setting
 from ..calls.binding import evaluate
 from ..calls.capture_errors import NotCaptured, is_users_own
-from ..calls.recipe import Variant
+from ..calls.recipe import Recipe, Variant
+from ..proof.verdicts import ProofSubject, leave_open
 
 
 def check_tensors(first: Trace, second: Trace) -> None:
@@ -271,3 +274,21 @@ def are_close(trace: Trace, a: Node | None, b: Node | None) -> bool | None:
     except Exception:  # noqa: BLE001  (whatever NumPy says of such shapes)
         return None
     return np.allclose(*values, rtol=TOLERANCE, atol=1e-12, equal_nan=True)
+
+
+def check_output(trace: Trace, output: Any) -> Any:
+    """Return an output that is no symbolic value: a number, a word, None."""
+    if isinstance(output, bool | int | float | str | type(None)):
+        return output
+    problem = f"returns a {type(output).__name__} that it did not compute from its arguments"
+    if isinstance(output, Picked):
+        advice = trace.words.advise("use xp.where(mask, x, 0)")
+        problem = f"selects elements by a mask, so that the values decide on the size{advice}"
+    elif isinstance(output, Pair):
+        problem = "returns complex numbers: return their real and their imaginary part"
+    raise NotCaptured(trace.error(problem))
+
+
+def note_open(recipe: Recipe, reason: str) -> str:
+    code = next((getattr(f, "__code__", None) for f in recipe.functions), None)
+    return leave_open(ProofSubject(recipe.subject, code, __name__.partition(".")[0]), reason)

@@ -33,9 +33,8 @@ from ...capture.meanings.places import Extremes
 from ...capture.meanings.rolled import roll
 from ...capture.taken_gradients import passing, prepare
 from ...capture.user_code.libraries import told_library, written_in
-from ...capture.values.indexing import Picked
 from ...capture.values.library_types import LibraryTypes
-from ...capture.values.memory import node_in_memory, replace_node, root_of
+from ...capture.values.memory import held_values, mark_copies, node_in_memory
 from ...capture.values.oracle import ModeOf, keeping_modes
 from ...capture.values.tracer import Attributed, V
 from ...errors import GradientError, MultigradError, TraceError
@@ -43,8 +42,7 @@ from ...graph import ops
 from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Node, every_node
 from ...graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
-from ...graph.passes.memory import in_memory
-from ...graph.passes.residuals import KEPT, drop_marks, find_unkept, given_by_forward, marks
+from ...graph.passes.residuals import drop_marks, find_unkept, given_by_forward, marks
 from ...graph.passes.simplify import simplify, without_stops
 from ...graph.support.threads import set_within
 from ...graph.support.trees import optree
@@ -53,7 +51,6 @@ from ...trace.assertions import ENTRANCES, ORDERS
 from ...trace.axes import known_shape
 from ...trace.derived.derivatives import accumulate_all
 from ...trace.lookups import NAME, names_in, reading
-from ...trace.python_protocols import Pair
 from ...trace.source import lend
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ...trace.xp import all as xp
@@ -75,12 +72,18 @@ from ..calls.facts import facts_of_inputs, gather_facts
 from ..calls.gradients import check_gradient, match_gradients, modes_of
 from ..calls.imported_gradients import tangent_graph
 from ..calls.recipe import Recipe, Recorded, Variant
-from ..proof.verdicts import ProofSubject, leave_open
 from .branch_paths import BranchPath, record_paths
-from .recapture import check_draws, check_memory, check_tensors, compare_missing, refusing_read
+from .recapture import (
+    check_draws,
+    check_memory,
+    check_output,
+    check_tensors,
+    compare_missing,
+    note_open,
+    refusing_read,
+)
 
 Tensor = Any
-OWN = __name__.partition(".")[0]
 # What is being captured, from the outside in: a capture that needs itself would never end.
 _in_progress: ContextVar[tuple[Any, ...]] = ContextVar("multigrad_in_progress", default=())
 
@@ -210,9 +213,8 @@ class _Recording:
         graphs: forward and backward as recorded, before they are simplified.
         first: an earlier run of the same, whose `derived` is taken over where the nodes are equal.
         derived: the nodes of outputs and cotangents, and what `derivative` gave for them.
-        latest, returned: the gradients of the backward that ran last, and of the one that counts.
-        incoming: its cotangents.
-        unkept: see `FunctionGraph`.
+        latest: the gradients of the backward that ran last.
+        returned, incoming, unkept: those of the first, its cotangents; see `FunctionGraph`.
     """
 
     def __init__(
@@ -239,8 +241,8 @@ class _Recording:
         self.facts = dict(facts)
         self.latest: list[Value] = []
         self.returned: list[Value] = []
-        self.unkept: tuple[str, ...] = ()
         self.incoming: list[Any] = []
+        self.unkept: tuple[str, ...] = ()
 
     def run_asking(self) -> Variant:
         """Run the recipe; raise what symbols could not answer, even if user code caught it."""
@@ -323,7 +325,7 @@ class _Recording:
         """Split the outputs into tensors, and values that are the same at every call."""
         fixed = {i: each for i, each in enumerate(run.flat) if not isinstance(each, Value)}
         for i, each in fixed.items():
-            fixed[i] = self.check_output(each)
+            fixed[i] = check_output(self.trace, each)
         # Where outputs are told apart, it is by these objects: equal values are one node.
         symbols = [each for each in run.flat if isinstance(each, Value)]
         values = [
@@ -353,8 +355,8 @@ class _Recording:
         trace, layout, recorded = self.trace, self.layout, run.recorded
         tangent, is_tangent_first = self.tangent(run, results)
         inputs, locations = self.all_inputs(), trace.source.locations
-        pairs = zip(results.values, results.symbols, strict=True)
         # A number that became a tensor, or a result of a loop, is another value.
+        pairs = zip(results.values, results.symbols, strict=True)
         values = [s if s.node is value.node else value for value, s in pairs]
         outputs = tuple(map(node_in_memory, values))
         forward = drop_marks(Graph(trace.name, inputs, outputs, locations))
@@ -372,12 +374,11 @@ class _Recording:
         lend(trace)  # raises NeedsConcrete if the dtypes turned out to be the tensors' library's
         if calls := ", ".join(trace.types.unconfirmed):
             note_open(self.recipe, f"no library says what dtype these give: {calls}")
+        own_forward = told_apart(simplify(forward), values, run.leaves)
         is_once = trace.backward.lost_gradient or trace.backward.is_once
         graphs = FunctionGraph(
             trace.name,
-            replace(
-                told_apart(simplify(forward), values, run.leaves), origin=describe_routes(trace)
-            ),
+            replace(own_forward, origin=describe_routes(trace)),
             told_apart(simplify(backward), returned, (*run.leaves, *incoming)),
             first_order=recorded.first_order,
             inputs=tuple(leaf.name for leaf in layout.tensors),
@@ -439,18 +440,6 @@ class _Recording:
 
     ENTRANCES.add(attempt.__code__)
 
-    def check_output(self, output: Any) -> Any:
-        """Return an output that is no symbolic value: a number, a word, None."""
-        if isinstance(output, bool | int | float | str | type(None)):
-            return output
-        problem = f"returns a {type(output).__name__} that it did not compute from its arguments"
-        if isinstance(output, Picked):
-            advice = self.trace.words.advise("use xp.where(mask, x, 0)")
-            problem = f"selects elements by a mask, so that the values decide on the size{advice}"
-        elif isinstance(output, Pair):
-            problem = "returns complex numbers: return their real and their imaginary part"
-        raise NotCaptured(self.trace.error(problem))
-
     def as_tensor(self, value: Value) -> Value:
         """Return a computed number as a tensor."""
         like = next((self.inputs[leaf.name] for leaf in self.layout.tensors), None)
@@ -496,7 +485,8 @@ class _Recording:
             shape = known_shape(value)
             if shape is not None:
                 self.trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
-        computed = self.computed_and_kept(run, results)
+        own = (*run.leaves, *results.symbols, *results.values)
+        computed = held_values(self.trace.source.witness.made, own)
         marked_outputs, run_pull = results.symbols if recorded.keeps_output else (), recorded.pull
 
         def pull(incoming: list[Any]) -> dict[str, Node]:
@@ -510,9 +500,7 @@ class _Recording:
                     self.keeping_values(),
                 ):
                     self.trace.backward.is_running = True
-                    for value in computed:
-                        if value.node.op is ops.INPUT:  # a copy, which is told apart from it so
-                            replace_node(value, in_memory(value.node, KEPT))
+                    mark_copies(computed)
                     return self.gradients_by_name(self.attempt(lambda: run_pull(nested)))
             except NeedsConcrete as need:  # a cotangent has the shape of its output
                 questions.forget(question_count)
@@ -526,17 +514,10 @@ class _Recording:
             compare_missing(
                 self.trace, pull, recorded.missing, upstream, gradients=gradients, drawn=draws
             )
-        names, nodes = tuple(gradients), tuple(gradients.values())
-        unkept, nodes = find_unkept(nodes, {value.node for value in computed})
+        held = {value.node for value in computed}
+        unkept, nodes = find_unkept(tuple(gradients.values()), held)
         self.unkept = () if recorded.recomputes else unkept
-        return nodes, names
-
-    def computed_and_kept(self, run: _Run, results: _Results) -> list[Value]:
-        """Return what forward computed and the code still holds, which its backward may read."""
-        own = {*map(id, (*run.leaves, *results.symbols, *results.values))}
-        values = [v for ref in self.trace.source.witness.made if (v := ref()) is not None]
-        # A cast makes a copy, but to its own dtype, where what is kept is the tensor all the same.
-        return [v for v in values if v.node.op is ops.CAST or id(root_of(v)[0]) not in own]
+        return nodes, tuple(gradients)
 
     @contextmanager
     def keeping_values(self) -> Iterator[None]:
@@ -622,8 +603,3 @@ class _Recording:
         if all(node.op is not ops.CALL for node in every_node(Graph("", (), nodes))):
             self.derived = nodes, (gradient_nodes, wrt)
         return gradient_nodes, wrt
-
-
-def note_open(recipe: Recipe, reason: str) -> str:
-    code = next((getattr(f, "__code__", None) for f in recipe.functions), None)
-    return leave_open(ProofSubject(recipe.subject, code, OWN), reason)

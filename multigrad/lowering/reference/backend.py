@@ -218,7 +218,6 @@ backend = Backend(
         forward_mode=True,
         keeps_float_derivatives=True,  # nobody differentiates NumPy code
         watches_outputs=False,
-        owns_results=True,
     ),
     draws=Draws(replays=True),  # none of NumPy's own draws are captured
     interop=Interop(lend=lend, borrow=borrow, outside=silent, bridge=bridge),
