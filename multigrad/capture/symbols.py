@@ -41,7 +41,7 @@ from ..graph.passes.facts import needed_shapes
 from ..trace import trace
 from ..trace.axes import known_shape
 from ..trace.python_protocols import is_asked_by, place_of
-from ..trace.trace import NeedsConcrete, Trace, Value, cast_node
+from ..trace.trace import NeedsConcrete, Trace, Value, cast_node, constant
 from ..trace.xp import all as xp
 from .dialect import Dialect, find_dialect, habits_of
 
@@ -493,9 +493,12 @@ def in_dtype(x: Any, dtype: Any) -> Any:
     return x if dtype is None else cast(x, dtype)
 
 
-def as_held(x: Value, value: Any) -> Any:
-    """Return a value in the dtype in which x holds it: a tensor is cast if x has integers."""
-    own_type, type_ = x.node.type, value.node.type if isinstance(value, Value) else None
-    if type_ is None or type_.kind != "tensor" or own_type.dtype not in WHOLE:
-        return value
-    return value if type_.dtype == own_type.dtype else cast(value, own_type.dtype)
+def as_held(x: Value, value: Value) -> Value:
+    """Return a value in the dtype of the tensor that it is written to, as every library has it."""
+    dtype, type_ = x.node.type.dtype, value.node.type
+    if type_.kind == "tensor":
+        return value if type_.dtype == dtype else cast(value, dtype)
+    if value.node.op is ops.CONST and not is_float(x.node.type):
+        number = value.node.attr("value")
+        return x.trace.value(constant(bool(number) if dtype == BOOL else int(number)))
+    return value

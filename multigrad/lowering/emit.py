@@ -334,9 +334,10 @@ class _Writer:
             return None  # no number, which their kernels do not take
         for position, kernel in enumerate(self.in_place[node.op]):
             operand = node.operands[position]
-            if kernel is not None and self.is_fresh(operand) and operand.type == node.type:
+            if kernel is not None and self.is_fresh(operand, node) and operand.type == node.type:
                 siblings = (*node.operands[:position], *node.operands[position + 1 :])
-                if node.type.shape == UNKNOWN and any(o.type.kind == "tensor" for o in siblings):
+                may_grow = node.type.shape == UNKNOWN and node.op is not ops.PUT
+                if may_grow and any(o.type.kind == "tensor" for o in siblings):
                     if len(siblings) > 1:
                         continue
                     ordinary = self.native(node.op)
@@ -353,13 +354,65 @@ class _Writer:
                 return f"{name}({', '.join(arguments)})"
         return None
 
-    def is_fresh(self, node: Node) -> bool:
+    def is_fresh(self, node: Node, writer: Node) -> bool:
         # Memory of its own that is not read again.
-        if node.type.kind != "tensor" or self.uses[node] != 1:
+        if node.type.kind != "tensor":
+            return False
+        if self.uses[node] != 1 and (writer.op is not ops.PUT or self.is_held(node, writer)):
             return False
         if node.op is ops.CAST:  # to its own dtype it returns its operand
             return node.operands[0].type.dtype == BOOL != node.type.dtype
+        if node.op is ops.FULL_LIKE:  # of a tensor it is a view
+            return writer.op is ops.PUT and node.operands[1].op is ops.CONST
+        return self.owns_memory(node)
+
+    def owns_memory(self, node: Node) -> bool:
         return node.op.result in OWNING or node.op in self.backend.kernels.fast.kernels
+
+    def is_held(self, node: Node, writer: Node) -> bool:
+        """Return whether a node's memory, or a view of it, is read when `writer` writes over it.
+
+        y[1] += y[0] * 2      PUT(y, GETITEM(y, 1) + GETITEM(y, 0) * 2)
+                              both views are read by new tensors before PUT runs: not held
+        y[1:] = y[:-1]        PUT(y, GETITEM(y, :-1)): held, it would read what it has written
+        """
+        if node in self.graph.outputs:
+            return True
+        for user in self.users[node]:
+            if user is writer:
+                if writer.operands[0] is not node or node in writer.operands[1:]:
+                    return True
+            elif self.order[user] > self.order[writer]:
+                return True
+            elif not self.owns_memory(user):
+                if self.is_held(user, writer):
+                    return True
+            elif not self.runs_before(user, writer):
+                return True
+        return False
+
+    def runs_before(self, node: Node, writer: Node) -> bool:
+        # A node without a name runs where the expression does into which its text is nested; an
+        # output runs at the end.
+        while not self.done[node][0].isidentifier():
+            if node in self.graph.outputs:
+                return False
+            (node,) = self.users[node]
+            if self.order[node] >= self.order[writer]:
+                return node is writer
+        return True
+
+    @cached_property
+    def users(self) -> dict[Node, list[Node]]:
+        users: dict[Node, list[Node]] = {}
+        for node in self.graph.nodes:
+            for operand in dict.fromkeys(node.operands):
+                users.setdefault(operand, []).append(node)
+        return users
+
+    @cached_property
+    def order(self) -> dict[Node, int]:
+        return {node: i for i, node in enumerate(self.graph.nodes)}
 
     def call_with_scalar(self, node: Node) -> str | None:
         """Return a call of the kernel for a tensor and a number; None if the backend has none."""

@@ -399,6 +399,10 @@ def _power_of_integer(a: Value, b: float) -> Any:
     if type(b) is int and b == 0:
         dtype = a.node.type.dtype
         return apply(ops.FULL_LIKE, a, 1, dtype=INT32 if dtype == BOOL else dtype)
+    if type(b) is int and b < 0:
+        raise TypeError(
+            f"an integer is raised to the power {b}, which every library refuses: make it a float"
+        )
     if not (type(b) is int and 0 < b <= 64):
         return apply(ops.POW, a, b)
     power, exponent = a, b - 1

@@ -4,6 +4,7 @@ of all is that forward and reverse mode are transposes: `sum(u * jvp(v)) == sum(
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 from typing import Any
 
@@ -294,6 +295,31 @@ def test_a_rule_may_call_the_imported_function_by_the_name_that_both_have(backen
     np.testing.assert_allclose(
         backend.numpy(tangent), 2.0 * (1.0 - np.tanh(X) ** 2) * V, rtol=1e-12
     )
+
+
+@pytest.mark.needs("jax")
+def test_indices_out_of_range_in_a_custom_jvp_get_the_gradient_that_jax_gives() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_jvp
+    def rows(table: Any, ids: Any) -> Any:
+        return table[ids]
+
+    @rows.defjvp
+    def rule(primals: Any, tangents: Any) -> Any:
+        (table, ids), (slope, _) = primals, tangents
+        return rows(table, ids), 2.0 * slope[ids]
+
+    table, ids = jnp.arange(4.0).reshape(2, 2), jnp.array([0, 1, 1, 7, -1, -9])
+
+    def slope_of(f: Any) -> Any:
+        return jax.grad(lambda x: (f(x, ids) ** 2).sum())(table)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a capture that were disproven would run as written
+        found = slope_of(xg.from_custom_jvp(rows))
+    np.testing.assert_array_equal(found, slope_of(rows))
 
 
 @pytest.mark.needs("jax")

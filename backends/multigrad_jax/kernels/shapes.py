@@ -82,6 +82,17 @@ def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     return jnp.take(x, none_from_end(indices, x.shape[axis]), axis)
 
 
+def take_nearest(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    axis, length = axis % x.ndim, x.shape[axis]
+    if not length:
+        return jnp.zeros((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
+    # So read, an element outside gets no gradient: JAX transposes this read where it takes the
+    # derivative of a map of tangents. It counts negative indices from the end.
+    places = jnp.where(indices < 0, -1 - length, indices)
+    index = (*(slice(None),) * axis, places)
+    return x.at[index].get(mode="promise_in_bounds")
+
+
 def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     axis = axis % like.ndim
     front = tuple(range(indices.ndim))
@@ -135,6 +146,19 @@ def blank(shape: tuple[int, ...]) -> Any:
 
 def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
     return placed(x, as_index(index), like.shape)
+
+
+def put(x: Tensor, value: Any, *, index: tuple[Any, ...]) -> Tensor:
+    item = as_index(index)
+    if not are_known(x.shape):
+        return x.at[item].set(value)
+    ranges, item_shape = places(item, x.shape), blank(x.shape)[item].shape
+    if any(each.step != 1 for each in ranges):
+        return x.at[item].set(value)
+    # One block, which XLA writes over x where it can; a scatter it does element by element.
+    block = jnp.broadcast_to(jnp.asarray(value, x.dtype), item_shape)
+    lengths, starts = zip(*[(len(each), each.start) for each in ranges], strict=True)
+    return jax.lax.dynamic_update_slice(x, block.reshape(lengths), starts)
 
 
 def placed(x: Tensor, item: tuple[Any, ...], shape: tuple[Any, ...]) -> Tensor:

@@ -19,7 +19,7 @@ from multigrad.backend import lifted, orderings, rows_of
 from multigrad.graph import ops
 from multigrad.graph.ops.arrays.indexing import as_index, as_pairs, from_front
 
-from .elementwise import accumulated, logaddexp
+from .elementwise import accumulated, full_like, logaddexp
 
 Tensor = Any
 Axis = int | tuple[int, ...] | None
@@ -285,6 +285,38 @@ def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
     values = tf.reshape(accumulated(x), [-1])
     sums = tf.math.unsorted_segment_sum(values, tf.reshape(places, [-1]), tf.size(like))
     return tf.cast(tf.reshape(sums, tf.shape(like)), x.dtype)
+
+
+def put(x: Tensor, value: Any, *, index: tuple[Any, ...]) -> Tensor:
+    item, part = as_index(index), x[as_index(index)]
+    value = full_like(part, value)
+    # XLA's kernel (2.21) takes no other steps, and no part without elements.
+    if any(isinstance(each, slice) and each.step not in (None, 1, -1) for each in item):
+        is_written = setitem(tf.ones_like(part, tf.bool), x, index=index)
+        return tf.where(is_written, setitem(value, x, index=index), x)
+    if 0 in part.shape:
+        return tf.identity(x)
+    return tf.raw_ops.TensorStridedSliceUpdate(input=x, value=value, **strided(item))
+
+
+def strided(item: tuple[Any, ...]) -> dict[str, Any]:
+    """Return an index as TensorFlow's kernels take it: numbers of each item, and masks."""
+    others = {Ellipsis: "ellipsis_mask", None: "new_axis_mask"}
+    masks = dict.fromkeys((*others.values(), "begin_mask", "end_mask", "shrink_axis_mask"), 0)
+    numbers: dict[str, list[int]] = {"begin": [], "end": [], "strides": []}
+    for i, each in enumerate(item):
+        bounds = each
+        if isinstance(each, int):
+            masks["shrink_axis_mask"] |= 1 << i
+            bounds = slice(each, each + 1)
+        elif not isinstance(each, slice):
+            masks[others[each]] |= 1 << i
+            bounds = slice(None)
+        masks["begin_mask"] |= (bounds.start is None) << i
+        masks["end_mask"] |= (bounds.stop is None) << i
+        for name, number in zip(numbers, (bounds.start, bounds.stop, bounds.step), strict=True):
+            numbers[name].append(number if number is not None else int(name == "strides"))
+    return {**numbers, **masks}
 
 
 def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -19,6 +20,7 @@ from multigrad.graph.ops.arrays.products import as_matrix
 from .. import dynamo
 from ..state import count_modes, transforms_active
 from . import random
+from .elementwise import fitting
 
 Tensor: TypeAlias = torch.Tensor
 Axis = int | tuple[int, ...] | None
@@ -247,6 +249,7 @@ def broadcast_to_shape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
     return torch.broadcast_to(x, shape)
 
 
+@functools.lru_cache(maxsize=1024)
 def as_torch_index(index: tuple[Any, ...]) -> tuple[tuple[Any, ...], bool]:
     """Return the index, and whether every slice has a positive step, which torch requires."""
     steps = [item[2] for item in index if isinstance(item, tuple)]
@@ -275,6 +278,26 @@ def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
         return zeros
     flat_positions = places(like, item).reshape(-1)
     return zeros.reshape(-1).index_add(0, flat_positions, x.reshape(-1)).reshape(like.shape)
+
+
+def put(x: Tensor, value: Any, *, index: tuple[Any, ...]) -> Tensor:
+    if transforms_active() and isinstance(value, Tensor):
+        # A copy that has the batches of both, as `vmap` writes into no tensor that lacks one.
+        copy = torch.where(x.new_ones((), dtype=torch.bool), x, value.new_zeros(()))
+        return put_over(copy, value, index=index)
+    return put_over(x.clone(), value, index=index)
+
+
+def put_over(x: Tensor, value: Any, *, index: tuple[Any, ...]) -> Tensor:
+    """Write a value where the index points, over x itself."""
+    item, is_simple = as_torch_index(index)
+    value = fitting(value, x.dtype)
+    if is_simple:
+        x[item] = value
+        return x
+    flat_positions = places(x, item)
+    values = value if isinstance(value, Tensor) else x.new_full((), value)
+    return x.put_(flat_positions, values.expand(flat_positions.shape))
 
 
 def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:

@@ -35,7 +35,7 @@ from multigrad.graph.ops.results import elementwise
 
 from ..state import scalar
 from . import gradient_lists, masks
-from .arrays import norm
+from .arrays import norm, put_over
 from .elementwise import MENDED, fitting
 from .ops import turns
 
@@ -386,6 +386,7 @@ IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
     SIGN_OR_ZERO: (Tensor.sign_,),
     ONE_MINUS: (one_minus_,),
     ops.CLIP: (clip_, None, None),
+    ops.PUT: (put_over, None),
     CLAMP: (Tensor.clamp_, None, None),
     CLAMP_MIN: (Tensor.clamp_min_, None),
     CLAMP_MAX: (Tensor.clamp_max_, None),

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ...trace.derived.custom_calls import route_gradient
 from ...trace.python_protocols import Pair
+from ...trace.trace import is_symbolic_tensor
 from ...trace.xp import all as xp
 from ..foreign_calls import record_call
 from ..name_tables import Handler, handlers_by_name, reflected
@@ -273,7 +275,7 @@ def conjugate(x: Complex) -> Complex:
 
 
 def exp(x: Complex) -> Complex:
-    return polar(xp.exp(x.real), x.imag)
+    return _turned(xp.exp(x.real), x.imag)
 
 
 def where(condition: Tensor, x: Any, y: Any) -> Complex:
@@ -283,7 +285,14 @@ def where(condition: Tensor, x: Any, y: Any) -> Complex:
 
 
 def polar(abs: Tensor, angle: Tensor) -> Complex:
-    return Complex(abs * xp.cos(angle), abs * xp.sin(angle))
+    if is_symbolic_tensor(abs):
+        # torch's slope has the sign of the modulus, which it takes to be positive: 0 at 0.
+        abs = route_gradient(abs.trace, abs.node, to=xp.abs(abs).node)
+    return _turned(abs, angle)
+
+
+def _turned(modulus: Tensor, angle: Tensor) -> Complex:
+    return Complex(modulus * xp.cos(angle), modulus * xp.sin(angle))
 
 
 def view_as_real(x: Complex) -> Tensor:

@@ -119,13 +119,22 @@ def polygamma(n: Any, x: Tensor, even_at_poles: float = -math.inf) -> Tensor:
     if not order:
         return xp.digamma(x)
     is_negative, is_pole = xp.less(x, 0), xp.less_equal(x, 0) & xp.equal(x, xp.floor(x))
-    reflected = xp.polygamma(order, xp.where(is_negative, 1.0 - x, x))
+    reflected = xp.polygamma(order, xp.where(is_pole, 1.0, xp.where(is_negative, 1.0 - x, x)))
     is_left = is_negative & ~is_pole
     distance = xp.where(is_left, x - xp.round(x), 0.5)  # from the nearest pole, exactly
     cosine = xp.sin(math.pi * (0.5 - xp.abs(distance)))  # 0 between two poles
     slope = _slope_of_cotangent(order, cosine / xp.sin(math.pi * distance))
     value = xp.where(is_left, (-1) ** order * reflected - math.pi ** (order + 1) * slope, reflected)
-    return xp.where(is_pole, math.inf if order % 2 else even_at_poles, value)
+    # A pole whose slope is the next derivative's pole; a constant would have the slope 0. torch's
+    # first derivative is NaN at -inf.
+    is_far = xp.equal(x, -math.inf)
+    pole = (-1.0) ** (order + 1) / xp.where(is_pole & ~is_far, x - xp.round(x), 1.0)
+    if order % 2 == 0:
+        pole = pole + (0.0 if even_at_poles == -math.inf else even_at_poles)
+    limit = math.inf if order % 2 else even_at_poles
+    if order == 1 and even_at_poles == -math.inf:
+        limit = math.nan
+    return xp.where(is_far, limit, xp.where(is_pole, pole, value))
 
 
 def _slope_of_cotangent(order: int, c: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ from ...trace.xp import all as xp
 from ..dialect import habits_of
 from ..meanings import arrays, parts
 from ..meanings.parts import holds_places, is_whole
+from ..symbols import as_held
 
 Tensor = Any
 Array = np.ndarray[Any, Any]
@@ -68,6 +69,7 @@ def assigned(x: Value, index: Any, value: Any, outside: str | None = None) -> Va
         )
     if not isinstance(value, Value):
         value = x.trace.value(lift(x.trace, value))
+    value = as_held(x, value)
     is_single = value.node.type.shape == SCALAR_SHAPE
     if is_whole(index):
         return xp.full_like(x, value) if is_single else value
@@ -78,19 +80,13 @@ def assigned(x: Value, index: Any, value: Any, outside: str | None = None) -> Va
     try:
         if holds_array(index):
             index, value = put_at(x, index, value, outside)
-            is_single = False
         if all(map(is_whole, index if isinstance(index, tuple) else (index,))):
             return value
         with x.trace.backward.plainly():
             part = xp.getitem(x, index)
     except TypeError as error:
         raise x.trace.error(f"assigns to a part of a tensor not captured: {error}") from error
-    # The places are found by assigning to ones: a static index needs no gather.
-    static_index = part.node.attr("index")
-    is_assigned = xp.setitem(xp.ones_like(part, T), x, static_index) > 0
-    if is_single:
-        return xp.where(is_assigned, value, x)
-    return xp.where(is_assigned, xp.setitem(xp.broadcast_to(value, part), x, static_index), x)
+    return xp.put(x, value, part.node.attr("index"))
 
 
 def _over_axes(mask: Any, x: Any) -> Value:

@@ -6,7 +6,7 @@ a view of it gets one too:
 
     y = x * 2     y.node = MUL(x, 2)
     v = y[0]      v.node = GETITEM(y.node, 0); v.base is y, and y.views refers to v
-    v += 1        y.node = WHERE(..., v.node + 1, y.node); then v.node = GETITEM(y.node, 0)
+    v += 1        y.node = PUT(y.node, v.node + 1, 0); then v.node = GETITEM(y.node, 0)
 
 An update of a view is written into its base, up to the symbol that owns the memory. That one gets
 the new node, and its views are made anew from it. Each view is one op of its base's node, or that

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, keeps_rank
+from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, is_float, keeps_rank
 from ...graph.passes.facts import needed_shapes, shape_fact
 from ...trace.assertions import OWN
 from ...trace.axes import known_shape
-from ...trace.trace import NeedsConcrete, Value, copy_of
+from ...trace.trace import NeedsConcrete, Value, copy_of, is_symbolic_tensor
 from ...trace.xp import all as xp
 from ..dialect import find_dialect, habits_of, updates
 from ..foreign_calls import AUGMENTED, record_call
@@ -35,7 +35,6 @@ from ..symbols import (
     SymbolicDevice,
     SymbolicDType,
     SymbolicShape,
-    as_held,
     class_of,
 )
 from ..user_code.inspection import asks_for_class
@@ -205,6 +204,8 @@ class V(Value):
                 f"calls NumPy's {ufunc.__name__} with where= and without out=, which leaves the "
                 "other elements undefined. Use np.where"
             )
+        # The operands are masked too: a slope of infinity times a cotangent of 0 would be NaN.
+        args = [xp.where(where, arg, 1.0) if _has_slope(arg) else arg for arg in args]
         return out.update(xp.where(where, record_call("numpy", function, args, kwargs), out))
 
     def __array_function__(
@@ -247,7 +248,7 @@ class V(Value):
         return indexing.picked(self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.update(indexing.assigned(self, index, as_held(self, value)))
+        self.update(indexing.assigned(self, index, value))
 
     def update(self, value: Any) -> Any:
         """Take a new value of the same type, for all names of this one; see `memory.py`."""
@@ -298,6 +299,10 @@ class Size(V):
 
     def __call__(self, dim: int | None = None) -> Any:
         return _size(self._of, dim)
+
+
+def _has_slope(operand: Any) -> bool:
+    return is_symbolic_tensor(operand) and is_float(operand.node.type)
 
 
 def _size(of: V, dim: int | None = None) -> Any:

@@ -211,6 +211,15 @@ def put_back(takes: ShapeRule) -> ShapeRule:
     return shape
 
 
+def put_into(takes: ShapeRule) -> ShapeRule:
+    """Return the formula of an op that puts a value into what the op of another formula takes."""
+
+    def shape(x: Shape, value: Shape, **attrs: Any) -> Shape:
+        return put(value, takes(x, **attrs), x)
+
+    return shape
+
+
 def untiled(x: Shape, like: Shape, *, repetitions: tuple[int, ...]) -> Shape:
     return regrouped(x, tiled(like, repetitions=repetitions), like)
 

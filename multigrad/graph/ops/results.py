@@ -98,6 +98,13 @@ def kept(x: Type, *others: Type, **attrs: Any) -> Type:
     return x
 
 
+def overwritten(x: Type, value: Type, **attrs: Any) -> Type:
+    need_tensors(x)
+    if value.kind == "tensor" and value.dtype != x.dtype:
+        raise TypeError(f"it holds {x.dtype}, not {value}")
+    return x
+
+
 def of_matrix(x: Type) -> Type:
     return kept(x)
 
@@ -208,4 +215,4 @@ OWN_ELEMENTS: tuple[ResultRule, ...] = (elementwise, float_elementwise, compared
 # Rules of ops whose result elements each depend on the same element of the operands only.
 PER_ELEMENT = (*OWN_ELEMENTS, cast_to, filled, same)
 # Rules of ops whose result is memory of its own, never an operand's.
-OWNING = (*OWN_ELEMENTS, reduced, drawn)
+OWNING = (*OWN_ELEMENTS, reduced, drawn, overwritten)

@@ -29,6 +29,7 @@ from ...backend.rows import (
 from ...graph import ops
 from ...graph.ir.graph import Node, make_node
 from ...graph.ir.types import FLOAT_SCALAR, INPUT_SHAPE, T, Type
+from ...graph.ops.arrays.indexing import put_over
 from ...graph.ops.numerics import vecdot
 from ...graph.ops.results import chosen, elementwise
 
@@ -300,6 +301,7 @@ FAST = FastKernels(
             if isinstance(op.numpy, np.ufunc) and not op.attrs and op.numpy.nout == 1
         },
         DIVIDED: (None, None, divided_into),
+        ops.PUT: (put_over, None),
         CLIP: (over_itself(clip), None, None),
         MAXIMUM: (over_itself(maximum), None),
         MINIMUM: (over_itself(minimum), None),

@@ -35,7 +35,7 @@ def in_torch() -> dict[str, Callable[..., Tensor]]:
         "matmul": lambda x, a, b: (torch.complex(a, b) @ fft.fft(x)).abs(),
         "division": lambda x, a, b: torch.view_as_real(fft.fft2(a) / (torch.complex(b, a) + 3)),
         "angle and exp": lambda x, a, b: (
-            torch.angle(torch.exp(torch.complex(a, b))) + torch.polar(a.abs(), b).imag
+            torch.angle(torch.exp(torch.complex(a, b))) + torch.polar(a, b).imag
         ),
         "conj": lambda x, a, b: (fft.rfft(x, norm="ortho") * fft.rfft(x).conj()).real,
         "fft2": lambda x, a, b: fft.ifft2(fft.fft2(a, s=(5, 3)) * (2 - 1j), dim=(0, 1)).real,

@@ -218,21 +218,21 @@ AT_POLES: dict[str, list[tuple[Any, ...]]] = {
         (lambda torch, x: torch.special.digamma(x.detach()) + x, POLES),
         (lambda torch, x: torch.polygamma(1, x), BETWEEN),  # at poles finite, by how pi rounds
         (lambda torch, x: torch.polygamma(2, x.detach()) + x, POLES),
-        (lambda torch, x: torch.polygamma(2, x), BETWEEN),
+        (lambda torch, x: torch.polygamma(2, x), POLES),
         (lambda torch, x: torch.polygamma(3, x.detach()) + x, POLES),
     ],
     "jax": [
         (lambda jax, x: jax.scipy.special.digamma(jax.lax.stop_gradient(x)) + x, POLES),
         (lambda jax, x: jax.scipy.special.polygamma(1, jax.lax.stop_gradient(x)) + x, POLES),
         (lambda jax, x: jax.scipy.special.polygamma(2, jax.lax.stop_gradient(x)) + x, POLES),
-        (lambda jax, x: jax.scipy.special.polygamma(2, x), BETWEEN),
+        (lambda jax, x: jax.scipy.special.polygamma(2, x), POLES),
         (lambda jax, x: jax.scipy.special.polygamma(3, jax.lax.stop_gradient(x)) + x, POLES),
     ],
     "tensorflow": [
         (lambda tf, x: tf.math.digamma(tf.stop_gradient(x)) + x, POLES),
         (lambda tf, x: tf.math.polygamma(1, tf.stop_gradient(x)) + x, POLES),
         (lambda tf, x: tf.math.polygamma(2, tf.stop_gradient(x)) + x, POLES),
-        (lambda tf, x: tf.math.polygamma(2, x), BETWEEN),
+        (lambda tf, x: tf.math.polygamma(2, x), POLES),
         (lambda tf, x: tf.math.polygamma(3, tf.stop_gradient(x)) + x, POLES),
     ],
 }

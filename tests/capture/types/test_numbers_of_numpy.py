@@ -146,3 +146,14 @@ def test_a_rule_has_the_dtype_of_its_input(backend: Any) -> None:
 
     x = backend.array(np.ones(3, np.float32))
     assert backend.numpy(xg.get("scaled by a root")(None, x, x)).dtype == np.float32
+
+
+@pytest.mark.parametrize("exponent", [-1, -2])
+def test_an_integer_to_a_negative_power_is_refused_as_in_numpy(exponent: int) -> None:
+    def written(x: Tensor, i: Tensor) -> Tensor:
+        return x * np.power(i, exponent)
+
+    x, i = np.ones(3), np.array([1, 2, -4])
+    with pytest.raises((ValueError, xg.TraceError), match=r"negative integer power|to the power -"):
+        xg.function(written)(x, i)
+    np.testing.assert_allclose(xg.function(written)(x, i * 1.0), written(x, i * 1.0))

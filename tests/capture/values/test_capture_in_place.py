@@ -263,3 +263,30 @@ def test_update_that_would_mean_something_else_is_refused(function: Any, capture
     ):
         captured(as_rule(function))(None, G, X)
     assert not FOREIGN.any()
+
+
+# --- what where= leaves out has no slope ----------------------------------------------------------
+LEFT_OUT = {
+    "divide": lambda x, out: np.divide(1.0, x, out=out, where=x != 0),
+    "reciprocal": lambda x, out: np.reciprocal(x, out=out, where=x != 0),
+    "log": lambda x, out: np.log(x, out=out, where=x > 0),
+    "sqrt": lambda x, out: np.sqrt(x, out=out, where=x > 0),
+    "cbrt": lambda x, out: np.cbrt(x, out=out, where=x != 0),
+    "power": lambda x, out: np.power(x, -0.5, out=out, where=x > 0),
+    "arctan2": lambda x, out: np.arctan2(x, x, out=out, where=x != 0),
+    "arccosh": lambda x, out: np.arccosh(x + 1.0, out=out, where=x > 0),
+    "arctanh": lambda x, out: np.arctanh(1.0 - x, out=out, where=(x > 0) & (x < 2)),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_what_a_ufunc_leaves_out_has_the_slope_of_out(name: str, backend: Any) -> None:
+    def function(x: Any) -> Any:
+        return LEFT_OUT[name](x, np.multiply(x, 3.0))
+
+    x = np.array([0.0, 0.5], np.float32)
+    y, pull = xg.vjp(xg.function(function, dialect="numpy"), backend.array(x))
+    np.testing.assert_allclose(backend.numpy(y), function(x), rtol=1e-5)
+    (slope,) = pull(backend.array(np.ones(2, np.float32)))
+    low, high = (function(np.float64(x + np.array([0.0, h]))).sum() for h in (-1e-6, 1e-6))
+    np.testing.assert_allclose(backend.numpy(slope), [3.0, (high - low) / 2e-6], rtol=1e-3)

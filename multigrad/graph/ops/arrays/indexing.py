@@ -18,7 +18,7 @@ from .. import result_shapes
 from ..attributes import AXIS, COPIES, HALVES, INDEX, INDICES, NEW_AXIS, REPETITIONS, WIDTHS, number
 from ..numerics import Array, widened
 from ..properties import added, filled_with_zero, in_first, linear
-from ..results import reshaped, sliced
+from ..results import overwritten, reshaped, sliced
 from ..table import Composed, Cotangents, moved_by, op
 from .shapes import rearrangement, shaped
 
@@ -38,6 +38,33 @@ def as_index(index: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
+def are_apart(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    """Return whether two index attributes have no element in common, in a tensor of any shape.
+
+    They are compared axis by axis, from the front and from the end up to an ellipsis.
+    """
+    a, b = (tuple([item for item in index if item is not None]) for index in (a, b))
+    for front_a, front_b in ((a, b), (a[::-1], b[::-1])):
+        if front_a is not a and not ("..." in a and "..." in b):
+            return False  # without an ellipsis the last axes are not named
+        for i, j in zip(front_a, front_b, strict=False):
+            if "..." in (i, j):
+                break
+            if is_before(i, j) or is_before(j, i):
+                return True
+    return False
+
+
+def is_before(a: Any, b: Any) -> bool:
+    """Return whether all that an item takes of an axis lies before what another takes."""
+    end = (a + 1 or None) if isinstance(a, int) else a[1]
+    start = b if isinstance(b, int) else b[0]
+    steps = [item[2] for item in (a, b) if isinstance(item, tuple)]
+    # Both counted from the front, or both from the end: the length of the axis does not matter.
+    is_known = end is not None and start is not None and (end < 0) == (start < 0)
+    return is_known and end <= start and all(step is None or step > 0 for step in steps)
+
+
 def getitem(x: Array, *, index: tuple[Any, ...]) -> Array:
     return np.asarray(x)[as_index(index)]
 
@@ -46,6 +73,28 @@ def setitem(x: Array, like: Array, *, index: tuple[Any, ...]) -> Array:
     result = np.zeros(np.shape(like), x.dtype)
     result[as_index(index)] = x
     return result
+
+
+def put(x: Array, value: Array, *, index: tuple[Any, ...]) -> Array:
+    return put_over(np.array(x), value, index=index)
+
+
+def put_over(x: Array, value: Array, *, index: tuple[Any, ...]) -> Array:
+    """Write a value where the index points, over x itself."""
+    array = np.asarray(x)  # a 0-d result of NumPy is a number
+    array[as_index(index)] = value
+    return array
+
+
+def put_by_masks(xp: Any, x: Any, value: Any, *, index: tuple[Any, ...]) -> Any:
+    part = xp.getitem(x, index=index)
+    ones, is_number = xp.full_like(part, 1, dtype=None), getattr(value, "ndim", 0) == 0
+    whole = value if is_number else xp.setitem(xp.broadcast_to(value, part), x, index=index)
+    return xp.where(xp.setitem(ones, x, index=index) != 0, whole, x)
+
+
+def put_vjp(xp: Any, ct: Any, y: Any, x: Any, value: Any, *, index: Any) -> Cotangents:
+    return xp.put(ct, 0.0, index), xp.getitem(ct, as_index(index))
 
 
 def indexed_shape(x: tuple[int, ...], *, index: tuple[Any, ...]) -> tuple[int, ...]:
@@ -95,6 +144,21 @@ SETITEM = undoing(
     setitem_vjp,
     "Zeros in the shape of `like`, x where the index points.",
     shape_of=result_shapes.put_back(indexed_shape),
+    index=INDEX,
+)
+PUT = op(
+    "put",
+    "x value",
+    coerce="raw",
+    numpy=put,
+    vjp=put_vjp,
+    result=overwritten,
+    doc="x with a value where the index points: a tensor that fits there, or one number.",
+    in_vjps=True,
+    degree=linear,
+    shape_of=result_shapes.put_into(indexed_shape),
+    made_of=put_by_masks,
+    rounds=False,
     index=INDEX,
 )
 TAKE = rearrangement(

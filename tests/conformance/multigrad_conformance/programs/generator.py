@@ -81,6 +81,15 @@ def undoing(forward: Op) -> Callable[[Builder, Op], Node]:
     return recipe
 
 
+def make_put(build: Builder, op: Op) -> Node:
+    x = build.float_tensor()
+    attrs = build.attrs(ops.GETITEM, x)
+    if build.draw(st.booleans()):
+        return build.apply(op, x, build.scalar(), **attrs)
+    other = build.float_tensor(lambda n: build.same_shape(x)(n) and n.type.dtype == x.type.dtype)
+    return build.apply(op, x, build.apply(ops.GETITEM, other, **attrs), **attrs)
+
+
 def make_reshape_like(build: Builder, op: Op) -> Node:
     like = build.any_tensor()
     flat = build.apply(ops.RESHAPE, build.any_tensor(build.same_shape(like)), shape=(-1,))
@@ -201,6 +210,7 @@ def make_last_put(build: Builder, op: Op) -> Node:
 
 RECIPES: dict[Op, Callable[[Builder, Op], Node]] = {
     ops.SETITEM: undoing(ops.GETITEM), ops.UNTAKE: undoing(ops.TAKE), ops.UNTILE: undoing(ops.TILE),
+    ops.PUT: make_put,
     ops.UNREPEAT: undoing(ops.REPEAT), ops.RESHAPE_LIKE: make_reshape_like, ops.SUM_TO: make_sum_to,
     ops.BROADCAST_TO: make_broadcast_to, ops.MATMUL: make_matmul, ops.MATMUL_LEFT: make_matmul_left,
     ops.MATMUL_RIGHT: make_matmul_right, ops.PART: make_part, ops.UNPART: make_unpart,

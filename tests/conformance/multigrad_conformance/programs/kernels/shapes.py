@@ -68,6 +68,16 @@ def setitem(x: Bounded, like: Bounded, index: Index) -> Bounded:
     return Bounded(x.value, x.error, x.dtype, signed, x.weak).map(move)
 
 
+def put(x: Bounded, value: Bounded, index: Index) -> Bounded:
+    def written(name: str) -> Array:
+        full = np.broadcast_to(getattr(x, name), x.shape).copy()
+        full[index_of(index)] = getattr(held, name)
+        return full
+
+    held = as_dtype(value, x.dtype)
+    return Bounded(written("value"), written("error"), x.dtype, written("signed"))
+
+
 def stretch(x: Bounded, start: int, length: int, axis: int) -> tuple[slice, ...]:
     return (*(slice(None),) * (axis % len(x.shape)), slice(start, start + length))
 
@@ -129,7 +139,7 @@ MOVING = (
 SHAPES: dict[str, Function] = {
     **{op.name: moving(op) for op in MOVING},
     "tril": triangle(True), "triu": triangle(False),
-    "pad": pad, "setitem": setitem, "part": part, "unpart": unpart,
+    "pad": pad, "put": put, "setitem": setitem, "part": part, "unpart": unpart,
     "concatenate": joining(np.concatenate), "stack": joining(np.stack),
     "unwindows": adding(ops.WINDOWS), "untake": adding(ops.TAKE), "untile": adding(ops.TILE),
     "unrepeat": adding(ops.REPEAT), "sum_to": adding(ops.BROADCAST_TO),
