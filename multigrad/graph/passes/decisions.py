@@ -52,8 +52,9 @@ DECIDING = named("remainder fmod frac hard_shrink threshold top_k_mask")
 FOLLOWED = named("""
     max min cummax cummin sort sort_like unsort median broadcast_to broadcast_to_shape reshape
     reshape_like squeeze expand_dims permute_dims swapaxes moveaxis flip roll tril triu getitem
-    setitem take half part tile repeat pad concatenate stack hold take_along take_at take_inside
-    take_nearest windows all_max all_gather ppermute to_shard from_shard while_loop scan output
+    setitem put memory take half part tile repeat pad concatenate stack hold take_along take_at
+    take_inside take_nearest windows all_max all_gather ppermute to_shard from_shard while_loop scan
+    output
 """)
 
 

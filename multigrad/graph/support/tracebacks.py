@@ -93,7 +93,12 @@ def _is_ours(step: TracebackType) -> bool:
 def _not_ours(error: BaseException | None) -> BaseException | None:
     # An error that we have handled ourselves is a detour of ours: its traceback begins where it was
     # handled. What led to it may be the user's.
+    # An error that is raised again may have led to itself.
+    seen: set[int] = set()
     while error is not None and (_is_signal(error) or _is_handled_by_us(error)):
+        if id(error) in seen:
+            return None
+        seen.add(id(error))
         error = error.__cause__ or error.__context__
     return error
 
