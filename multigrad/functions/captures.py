@@ -19,6 +19,7 @@ import numpy as np
 from ..backend.contract import Backend
 from ..capture.dialect import find_dialect
 from ..capture.user_code.libraries import read_as_meant
+from ..capture.user_code.reads import asks_for_read
 from ..errors import DisprovedError, MultigradError, TraceError
 from ..graph import ops
 from ..graph.ir.graph import Graph, Location, Node, freeze
@@ -72,6 +73,7 @@ class Captures:
         facts: the names of the facts that the code has asked for; they only grow.
         places: the lines that asked for them, where known.
         uncaptured: the layouts of calls that ran as written, as its code looks at values.
+        open_forms: by layout, those of `open_forms.py`.
     """
 
     def __init__(self, recipe: Recipe, prove: bool, module: str) -> None:
@@ -82,6 +84,7 @@ class Captures:
         self.facts: frozenset[str] = frozenset()
         self.places: dict[str, Location] = {}
         self.uncaptured: dict[Any, Layout] = {}
+        self.open_forms: dict[Any, Any] = {}
 
     def for_call(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
         """Return the variant for a call's arguments, under the facts that turn out to be needed."""
@@ -100,7 +103,8 @@ class Captures:
                 continue
         dtype = layout.dtype or ""
         # One proof for each dtype of the first float tensor.
-        if dtype not in variant.proofs and is_asked(self.prove):
+        # A form for numbers that move is compared with those for some of their values.
+        if dtype not in variant.proofs and is_asked(self.prove) and not variant.numbers:
             variant = self._prove(variant.laid_out(layout), leaves)
             # Kept without the call's objects, so that no argument stays alive.
             variant = variant.laid_out(layout.without_objects())
@@ -181,7 +185,7 @@ class Captures:
                 self.recipe.dialect,
             )
         except NeedsConcrete as need:
-            if facts.keys() >= set(need.facts):
+            if facts.keys() >= set(need.facts) or asks_for_read(need.facts):
                 fact_names = ", ".join(need.facts) or "the shape of what it computed"
                 message = f"{self.recipe.subject} needs {fact_names} in a way not captured"
                 raise NotCaptured(TraceError(message)) from need
@@ -484,6 +488,8 @@ def inline(
     except NotCaptured as error:
         raise note(error.error) from error.__cause__
     graphs = variant.graphs
+    if variant.numbers:
+        raise trace.error(f"calls {recipe.name!r}, which reads a number that moves")
     # What limits the inner capture limits the outer one, too.
     trace.limits.omissions.update(variant.omissions)
     trace.backward.combines |= variant.combines or bool(recipe.options.modes)

@@ -15,6 +15,7 @@ An entry is built at the first call of its layout, from the outside in:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,16 +26,17 @@ from ..backend.contract import Backend
 from ..backend.discovery import FUNCTION_READERS
 from ..backend.emitted import Attached
 from ..backend.values import framework_of, in_one_framework
+from ..capture.user_code.reads import LOOSE, Reads
 from ..errors import GradientError, PlaceError, RuleTypeError, TraceError
 from ..graph.support.params import Fused
-from ..graph.support.threads import build_once
+from ..graph.support.threads import build_once, set_within
 from ..graph.support.trees import optree
 from ..lowering.checks import find_lacking, refuse_lacking
 from ..lowering.lower import lower_graphs
 from ..trace.active_rules import KeySource
 from ..trace.assertions import AUTOCAST
 from ..trace.identity import value_key
-from ..trace.lookups import is_in_force
+from ..trace.lookups import is_in_force, is_noted
 from .calls.arguments import (
     PLAIN,
     Layout,
@@ -57,6 +59,7 @@ from .calls.capture_errors import NotCaptured
 from .calls.decision import (
     EAGER,
     ORIGINAL,
+    PULLED,
     SAME,
     TRANSFORMED,
     Decision,
@@ -69,6 +72,7 @@ from .calls.facts import watch
 from .calls.parameters import Completion, bind_call, refuse_unknown
 from .calls.recipe import Variant
 from .captures import Captures, prove
+from .open_forms import Numbers, find_form, try_open
 from .proof.verdicts import ALL, how_much
 
 # For each Function; a table that is full is emptied.
@@ -123,7 +127,8 @@ class Entries:
         self, door: Door, layout: Layout, leaves: Sequence[Any], backend: Backend | None = None
     ) -> Decision:
         """Decide how a call runs at a door; captures its code if that is still to be done."""
-        variant = self.captures.for_call(layout, leaves)
+        find = find_form if door is PULLED else Captures.for_call
+        variant = find(self.captures, layout, leaves)
         return decide(door, self.recipe, variant, backend, self.native)
 
     def lowered(self, variant: Variant, backend: Backend) -> Attached:
@@ -456,9 +461,12 @@ class EntriesByFacts:
 
     `captures` has the facts that are needed, of which a new capture may need more. `reads_rules`: a
     rule in force, or another lookup, is among them.
+
+    A float that the code reads, and that keeps changing, becomes a number of the call: the entries
+    in `_open` take it as it is then (`open_forms.py`).
     """
 
-    __slots__ = ("_build", "_layout", "_state", "captures", "reads_rules")
+    __slots__ = ("_build", "_layout", "_open", "_state", "captures", "reads_rules")
 
     def __init__(
         self, captures: Captures, layout: Layout, build: Callable[[Sequence[Any]], Entry]
@@ -469,6 +477,8 @@ class EntriesByFacts:
     def _begin_anew(self) -> None:
         # What reads the facts of a call, and the entries by them: both change together.
         self._state: tuple[Any, dict[Any, Entry]] = watch(self.captures.facts, self._layout), {}
+        # Numbers that the code reads and that move, and the entries of forms for all their values.
+        self._open: tuple[Numbers, dict[Any, Entry]] = {}, {}
         self.reads_rules = any(map(is_in_force, self.captures.facts))
 
     def put(self, leaves: Sequence[Any], entry: Entry) -> None:
@@ -477,6 +487,12 @@ class EntriesByFacts:
 
     def choose(self, leaves: Sequence[Any]) -> Entry:
         """Return the entry for the facts of a call, built if there is none."""
+        paths, open_entries = self._open
+        if paths and not is_noted():
+            with set_within(LOOSE, paths):
+                entry = open_entries.get(self._state[0](leaves))
+            if entry is not None:
+                return entry
         read_facts, entries = self._state
         entry = entries.get(read_facts(leaves))
         if entry is None:
@@ -485,7 +501,22 @@ class EntriesByFacts:
             if self.captures.facts != old_facts or len(entries) >= MOST_ENTRIES:
                 self._begin_anew()  # new facts tell more calls apart
             self.put(leaves, entry)
+            if any(isinstance(fact, Reads) and fact.moving for fact in self.captures.facts):
+                self._try_open(leaves)
         return entry
+
+    def _try_open(self, leaves: Sequence[Any]) -> None:
+        layout = self._layout.with_objects(leaves)
+        paths: Numbers = {}
+        with suppress(Exception):  # it runs as written
+            variant = self.captures.for_call(layout, leaves)
+            paths = try_open(self.captures, layout, leaves, variant)
+        if paths:
+            paths_before, entries = self._open
+            with set_within(LOOSE, paths):
+                entries = entries if paths == paths_before else {}
+                entries[self._state[0](leaves)] = self._build(leaves)
+            self._open = paths, entries
 
 
 def checking(entry: Entry, check: Callable[[Sequence[Any]], None]) -> Entry:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from ..backend.contract import Backend
 from ..backend.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
 from ..backend.values import in_one_framework
+from ..capture.user_code.reads import Reads
 from ..errors import RuleError, RuleTypeError, suggest
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Axes, FixedParams, Fused, Over, Residuals, read_params
@@ -311,7 +312,20 @@ class Activation(InNotebooks):
         specialization, draws = in_force.specialization, in_force.draws
         leaves = (x, *present.values)
         entry = model.put_under(specialization, self.forward).entries.on(backend, leaves)
-        if asks or specialization.code.reads or (in_force.moves and not is_handed_along(backend)):
+        reads = specialization.code.reads
+        if (
+            reads
+            and not (asks or in_force.moves)
+            and all(isinstance(each, Reads) for each in reads)
+        ):
+            values = present.values
+
+            def function(x: Tensor) -> Tensor:
+                return entry.run((x, *values), draws)  # which compares what was read
+
+            self._latest = RememberedCall(in_force, type(x), x.dtype, function)
+            return function(x)
+        if asks or reads or (in_force.moves and not is_handed_along(backend)):
             y = entry.run(leaves, draws)
             self.tell_drawn(backend, in_force, x)
             return y

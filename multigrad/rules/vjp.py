@@ -373,7 +373,7 @@ def checked_values(
         check_apart(function.recipe.subject, variant.updates, tensors)
     order = (*layout.indices("tensor"), *layout.indices("number"))
     key = [draws.next_key(backend)] if variant.graphs.is_random else []
-    return [*[leaves[i] for i in order], *key]
+    return [*[leaves[i] for i in order], *[find() for find in variant.numbers], *key]
 
 
 def _as_it_is(

@@ -97,6 +97,11 @@ def is_collecting() -> bool:
     return READING.get() is not None
 
 
+def is_noted() -> bool:
+    """Return whether a capture, or a trace of `xg.jit`, notes what is looked up now."""
+    return is_collecting() or _JIT_TRACE.get() is not None
+
+
 def note(meanings: Mapping[str, Any]) -> None:
     collected = READING.get()
     if collected is None:
@@ -187,11 +192,16 @@ class NumberNow(Telling):
     def meaning(self) -> float:
         """Return the number; a trace in progress becomes valid for it only."""
         number = standing(self.moving)
-        jit_trace = _JIT_TRACE.get()
-        if jit_trace is not None:
-            jit_trace.held.append(self.moving)
+        hold(self.moving)
         tell_depend(NumberRead(self.moving, number))
         return number
+
+
+def hold(number: Any) -> None:
+    """Note, in a trace of `xg.jit`, what it holds as a constant: `number.value` is valid for it."""
+    jit_trace = _JIT_TRACE.get()
+    if jit_trace is not None:
+        jit_trace.held.append(number)
 
 
 class JitTrace:
@@ -200,13 +210,14 @@ class JitTrace:
     Attributes:
         arguments: by number, what stands for it in the trace.
         met: other numbers that the traced code reads; they become arguments of the next trace.
-        held: those that a graph within holds as constants, so that the trace is valid for them.
+        held: those that a graph within holds as constants, so that the trace is valid for them;
+            what code reads by itself (`Reads`), too.
     """
 
     def __init__(self, arguments: Mapping[Moving, Any]) -> None:
         self.arguments = arguments
         self.met: list[Moving] = []
-        self.held: list[Moving] = []
+        self.held: list[Any] = []
 
     def read(self, moving: Moving) -> Any:
         """Return the trace's argument; without one, the number, right for this call only."""

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend.discovery import load_backend
+from multigrad.capture.user_code.reads import Reads
 from multigrad.capture.values.oracle import ModeOf
 from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 from multigrad.functions.calls.arguments import Layout, flatten
@@ -51,6 +52,7 @@ Tensor: TypeAlias = Any
 # What `prepare` answers if it needs more: the lengths of tensors, whose positions follow
 # ("lengths?0,2"); what is in force; its numbers; the numbers among the arguments.
 LENGTHS, READS, NUMBERS, VALUES = "lengths?", "reads?", "numbers?", "values?"
+WATCHED = "watched?"  # what the code reads: functions of this name in CALLS read it, for Dynamo
 
 
 class MoreNeeded(Exception):
@@ -326,15 +328,19 @@ def refuse_uncompilable(function: Function, variant: Variant) -> None:
     _, reason, kinds = decide(door, recipe, variant, load_backend("torch"), function.native)
     if reason and not (function.is_keyed and kinds == {AUTOCAST}):
         raise NotCaptured(TraceError(f"{recipe.subject}: {reason}"), kinds)
-    # Modes do not count: Dynamo guards on them.
-    if any(isinstance(fact, Telling) and not isinstance(fact, ModeOf) for fact in variant.facts):
+    if any(isinstance(fact, Telling) and not is_guarded(fact) for fact in variant.facts):
         message = f"{recipe.subject} reads a tensor from outside at each call"
         raise NotCaptured(TraceError(message))
 
 
 def reads_more(function: Function) -> bool:
     """Return whether a Function's Python code reads more than its arguments, as captured so far."""
-    return any(is_read(fact) and not isinstance(fact, ModeOf) for fact in function.captures.facts)
+    return any(is_read(fact) and not is_guarded(fact) for fact in function.captures.facts)
+
+
+def is_guarded(fact: str) -> bool:
+    """Return whether Dynamo guards on a fact: on modes by itself, on what is read by `watch`."""
+    return isinstance(fact, ModeOf | Reads)
 
 
 def call_of_guest(guest: Any) -> CompiledCall:

@@ -25,7 +25,7 @@ from multigrad.graph.support.params import show
 from multigrad.graph.support.trees import optree
 from multigrad.rules.activation import Activation, activation, by_key, own_rule_of
 from multigrad.rules.context import RuleInForce
-from multigrad.rules.model.activation_function import forward_by_key
+from multigrad.rules.model.activation_function import forward_by_key, put_under
 from multigrad.rules.registry import get
 from multigrad.trace.assertions import MISSING, TWICE
 from multigrad.trace.trace import Value
@@ -52,6 +52,7 @@ from .calls import (
     OWN_TENSORS,
     READS,
     VALUES,
+    WATCHED,
     CompiledCall,
     MoreNeeded,
     call_of_function,
@@ -68,6 +69,7 @@ from .dynamo_guards import (
     numbers_are_inputs,
     reads_numbers,
 )
+from .watches import reads_of, watches
 
 Tensor: TypeAlias = Any
 # Prefixes of answers: the Function's own class, which Dynamo reads; the same, for copies of
@@ -224,7 +226,7 @@ def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[str, list[Tens
     if is_dual and not torch._C._are_functorch_transforms_active():
         # Dynamo (torch 2.15) would give the tangent of the forward itself; eager code does not.
         return f"{REFUSED}dual numbers in compiled code", [], []
-    lengths, has_numbers, has_values = "", False, False
+    lengths, has_numbers, has_values, watched = "", False, False, ""
     while True:
         tensors: list[Tensor] = []
         numbers: list[Tensor] = []
@@ -233,7 +235,7 @@ def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[str, list[Tens
         # Dynamo guards on each string that is read here, so only what `prepare` asks for is read.
         if reads_rules:
             token, epoch = MIRROR.exact_token if has_numbers else MIRROR.token, EPOCH.text
-        answer = prepare(subject, description, token, epoch)
+        answer = prepare(subject, description, token, epoch, watched)
         if answer.startswith(LENGTHS):
             lengths = answer.removeprefix(LENGTHS)
             asked = [tensors[int(i)] for i in lengths.split(",")]
@@ -247,6 +249,8 @@ def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[str, list[Tens
             has_values = True
         elif answer == READS:
             reads_rules = True
+        elif answer.startswith(WATCHED):
+            watched = describe([watch() for watch in getattr(CALLS, answer)], [], "")
         else:
             return answer, tensors, numbers
 
@@ -303,7 +307,7 @@ def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 @dynamo.assume_constant_result
-def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
+def prepare(subject: Any, described: Any, token: str, epoch: str, watched: Any) -> str:
     """Make the call for arguments like these, and return its name in CALLS or why there is none.
 
     The answer is one of these texts:
@@ -318,10 +322,11 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
         described: its arguments, as `describe` returns them.
         token: that of the active rules.
         epoch: the registry's; "" as long as the Function is taken to read only its arguments.
+        watched: what else it reads, on which Dynamo guards now; "" as long as nothing is known.
     """
     # In an export with strict=False the ops of a capture would be recorded.
     with without_modes() if torch.compiler.is_exporting() else nullcontext():
-        return find_or_ask(subject, described, token, epoch)
+        return find_or_ask(subject, described, token, epoch, bool(watched))
 
 
 @dynamo.assume_constant_result
@@ -392,14 +397,14 @@ def substitute() -> None:
         torch.compiler.substitute_in_graph(show)(show_concrete)
 
 
-def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
+def find_or_ask(subject: Any, described: Any, token: str, epoch: str, is_watched: bool) -> str:
     try:
         if epoch and not is_under_jit(token):
             check_mirror(token)
         if isinstance(subject, str):
-            return find_function(by_identifier[subject], described, token, epoch)
+            return find_function(by_identifier[subject], described, token, epoch, is_watched)
         activation = by_key.get(subject[0]) or Activation(forward_by_key(subject[1]))
-        return find_activation(activation, subject, described, token, epoch)
+        return find_activation(activation, subject, described, token, epoch, is_watched=is_watched)
     except MoreNeeded as question:
         return str(question)
     except NotCaptured as error:
@@ -418,12 +423,18 @@ def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
 
 
 def find_activation(
-    activation: Activation, subject: Any, described: Any, token: str, epoch: str
+    activation: Activation,
+    subject: Any,
+    described: Any,
+    token: str,
+    epoch: str,
+    is_watched: bool,
 ) -> str:
     """Return the name of an activation's call; raise MoreNeeded to be told more."""
     in_force = activation.in_force()
     export_state = (torch.compiler.is_exporting(), asks_for_operators())
-    key = (subject, described, token, epoch, export_state)
+    function = in_force and put_under(in_force.specialization, activation.forward)
+    key = (subject, described, token, epoch, export_state, require_watch(function, is_watched))
     # The rule whose numbers and keys are literals of the call.
     literal_rule = None if is_under_jit(token) else in_force
     if literal_rule is not None and literal_rule.counter is not None:
@@ -434,10 +445,14 @@ def find_activation(
     if literal_rule is not None and (literal_rule.values or literal_rule.counter is not None):
         cause = f"or keys of rule {literal_rule.specialization.rule.name!r}"
         warn_of_graphs(cause, ". xg.jit makes one graph for all")
-    return store(key, call_of_activation(activation, in_force, described, token))
+    call = call_of_activation(activation, in_force, described, token)
+    require_watch(function, is_watched)  # the capture may have found what it reads
+    return store(key, call)
 
 
-def find_function(function: Function, described: Any, token: str, epoch: str) -> str:
+def find_function(
+    function: Function, described: Any, token: str, epoch: str, is_watched: bool
+) -> str:
     """Return the name of a Function's call; raise MoreNeeded if `prepare` has to be told more."""
     if not epoch and reads_more(function):
         raise MoreNeeded(READS)
@@ -445,7 +460,8 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
         raise MoreNeeded(NUMBERS)
     modes = (torch.get_default_dtype(), torch._C._is_any_autocast_enabled())
     arguments = (described, repr(described), modes)  # 1, 1.0, True are equal
-    key = (function.identifier, arguments, token, epoch, asks_for_operators())
+    watched = require_watch(function, is_watched, described)
+    key = (function.identifier, arguments, token, epoch, asks_for_operators(), watched)
     if function.is_keyed:
         key = (*key, number_application(function._counter))
     if key in NAMES:
@@ -457,7 +473,28 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
     # Again: the capture may have found that the code reads more than its arguments.
     if not epoch and reads_more(function):
         raise MoreNeeded(READS)
+    require_watch(function, is_watched, described)
     return store(key, call)
+
+
+def require_watch(function: Function | None, is_watched: bool, described: Any = None) -> Any:
+    """Return a key of what a Function reads besides its arguments; raise MoreNeeded unless Dynamo
+    guards on that. A class that Dynamo reads by itself has these guards.
+    """
+    reads = () if function is None else reads_of(function)
+    if function is not None and reads and not is_watched:
+        # Described is what a Function is called with; an activation is no class.
+        if described is not None and may_read_class(function, described):
+            name = store_class(function, has_keywords(described))
+            if name:
+                raise MoreNeeded(name)
+        key = (watches, *[(each, len(each.finds), each.meaning()) for each in reads])
+        if key not in NAMES:
+            calls = [call for each in reads for call in watches(function.recipe.subject, each)]
+            NAMES[key] = f"{WATCHED}{next(new_numbers)}"
+            setattr(CALLS, NAMES[key], calls)
+        raise MoreNeeded(NAMES[key])
+    return tuple(each.meaning() for each in reads)
 
 
 def store(key: Any, call: CompiledCall) -> str:
@@ -501,11 +538,14 @@ def class_for_open(subject: Any, described: Any) -> str:
     function = by_identifier[subject] if isinstance(subject, str) else None
     if function is None or torch._C._is_any_autocast_enabled():
         return ""
-    variants = known_variants(function, described)
-    is_read = bool(variants) and all(MISREAD.isdisjoint(each.omissions) for each in variants)
-    if not is_read and not torch.compiler.is_exporting():
+    if not may_read_class(function, described) and not torch.compiler.is_exporting():
         return ""
     return store_class(function, has_keywords(described), FOR_COPIES)
+
+
+def may_read_class(function: Function, described: Any) -> bool:
+    variants = known_variants(function, described)
+    return bool(variants) and all(MISREAD.isdisjoint(each.omissions) for each in variants)
 
 
 def store_class(function: Function, has_keywords: bool = False, prefix: str = OWN_CLASS) -> str:

@@ -32,6 +32,7 @@ from ..dialect import load_dialects
 from ..dialects import xp
 from ..foreign_calls import describe_routes, intercepting
 from ..user_code.inspection import contents, may_store, nested_codes, referred, tensors_of
+from ..user_code.reads import LOOSE, moved
 from ..user_code.snapshot import FIXED, Snapshot, has_state, is_state, shown
 from ..values.tracer import V
 
@@ -120,7 +121,9 @@ def _run(
     grad_out = trace.input("grad_out", INPUT)
     tin = trace.input("tin", INPUT) if has_tin else None
     scalars = {param: trace.input(param, FLOAT_SCALAR) for param in runtime}
-    inputs = [x.node for x in (grad_out, tin, *scalars.values()) if x is not None]
+    trace.source.moved = moved(trace) if LOOSE.get() else None
+    read = trace.source.moved.inputs if LOOSE.get() else []
+    inputs = [x.node for x in (grad_out, tin, *scalars.values(), *read) if x is not None]
     for param in runtime:
         if f"param:{param}" in facts:
             scalars[param] = trace.value(constant(facts[f"param:{param}"]))

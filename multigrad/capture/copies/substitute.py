@@ -86,6 +86,9 @@ class _ModuleProxy:
         object.__setattr__(self, "_substitution", substitution)
 
     def __getattr__(self, name: str) -> Any:
+        symbol = self._substitution.symbol_at(self._module, name)
+        if symbol is not None:
+            return symbol
         value = getattr(self._module, name)
         note_constants(self._substitution.trace, self._module, name)
         return self._substitution.stand_in(value, f"{self._name}.{name}")
@@ -95,17 +98,25 @@ class _ModuleProxy:
 
 
 class _ClassProxy:
-    """A proxy of a class that is not replaced, or of `super()`, with replaced functions."""
+    """A proxy of a class that is not replaced, or of `super()`, with replaced functions; or of what
+    holds a number that moves, for which `at` gives a symbol.
+    """
 
-    __slots__ = ("_original", "_replaced")
+    __slots__ = ("_at", "_original", "_replaced")
 
-    def __init__(self, original: Any, replaced: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, original: Any, replaced: Callable[[Any], Any], at: Callable[[Any, str], Any]
+    ) -> None:
         object.__setattr__(self, "_original", original)
         object.__setattr__(self, "_replaced", replaced)
+        object.__setattr__(self, "_at", at)
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__mro_entries__":  # read by a class statement with this base
             return object.__getattribute__(self, name)
+        symbol = object.__getattribute__(self, "_at")(_original(self), name)
+        if symbol is not None:
+            return symbol
         replaced = object.__getattribute__(self, "_replaced")
         return replaced(getattr(_original(self), name))
 
@@ -151,6 +162,7 @@ class _Substitution:
     def __init__(self, trace: Trace, root: str) -> None:
         self.trace = trace
         self.root = root
+        self.moved = trace.source.moved
         self.index = find_index()
         self.refused_builtins = refused_builtins(trace)
         self.copies: dict[Any, Any] = {}
@@ -213,12 +225,19 @@ class _Substitution:
             return partial(in_trace, registered[1], self.trace)
         if kind in PLAIN or isinstance(value, Value):
             return None
+        if self.moved is not None and id(value) in self.moved.leading:
+            if kind in (list, tuple, dict):
+                return partial(self._container, value)
+            if kind not in (types.FunctionType, types.MethodType, types.ModuleType):
+                return partial(self._holder, value)
         # A dialect keeps what its library must find unreplaced; of a class of the user's among
         # these, the functions that code takes from it are replaced nevertheless.
         if kind is not types.FunctionType and callable(value) and self._is_kept(value):
             if isinstance(value, type) and self._is_users_class(value):  # always the same
                 return partial(
-                    self.class_proxies.setdefault, value, _ClassProxy(value, self.stand_in)
+                    self.class_proxies.setdefault,
+                    value,
+                    _ClassProxy(value, self.stand_in, self.symbol_at),
                 )
             return None
         # What no graph can hold comes before the kinds, as it may be any: a class, a method.
@@ -317,9 +336,25 @@ class _Substitution:
         return partial(self._container, container)
 
     def _container(self, container: Any) -> Any:
+        def held(place: Any, value: Any) -> Any:
+            symbol = self.symbol_at(container, place)
+            return self.stand_in(value) if symbol is None else symbol
+
         if isinstance(container, dict):
-            return {key: self.stand_in(value) for key, value in container.items()}
-        return type(container)(map(self.stand_in, container))
+            return {key: held(key, value) for key, value in container.items()}
+        return type(container)(held(i, value) for i, value in enumerate(container))
+
+    def _holder(self, value: Any) -> Any:
+        # An object or a class that holds a number that moves, or leads to one.
+        earlier = self.objects.get(id(value))
+        if earlier is None:
+            earlier = value, _ClassProxy(value, self.stand_in, self.symbol_at)
+            self.objects[id(value)] = earlier
+        return earlier[1]
+
+    def symbol_at(self, owner: Any, place: Any) -> Any:
+        """Return the symbol for a number that moves; None for any other value."""
+        return None if self.moved is None else self.moved.symbols.get((id(owner), place))
 
     # --- the user's classes and objects -----------------------------------------------------------
     def _class_maker(self, kind: type) -> Maker | None:
@@ -352,7 +387,7 @@ class _Substitution:
             function = value.__func__ if isinstance(value, types.MethodType) else value
             return self.stand_in(value) if self.is_users(function) else value
 
-        return _ClassProxy(builtins.super(*map(_original, arguments)), replaced)
+        return _ClassProxy(builtins.super(*map(_original, arguments)), replaced, self.symbol_at)
 
     def _may_call_library(self, method: types.FunctionType) -> bool:
         # A function or module that a method mentions may be such a library's.
@@ -411,6 +446,9 @@ class _Substitution:
         contents = zip(function.__code__.co_freevars, held_around(function), strict=True)
         # `super()` looks for the class itself.
         makers = [None if name == "__class__" else self.maker(value) for name, value in contents]
+        for i, cell in enumerate(function.__closure__ or ()):
+            if (symbol := self.symbol_at(cell, None)) is not None:
+                makers[i] = partial(_same, symbol)
         # A cell whose value stays is shared, so that `nonlocal` works.
         cells = tuple(
             cell if make is None else types.CellType()
@@ -424,13 +462,14 @@ class _Substitution:
         self.copies[function] = copy  # before the names that it refers to: it may refer to itself
         for name, value in mentioned(function):
             make = self.maker(value)
-            if make is not None:
-                namespace[name] = make()
+            symbol = self.symbol_at(function.__globals__, name)
+            if make is not None or symbol is not None:
+                namespace[name] = symbol if make is None else make()
         for cell, make in zip(cells, makers, strict=True):
             if make is not None:
                 cell.cell_contents = make()
         if function.__defaults__:
-            copy.__defaults__ = tuple(map(self.stand_in, function.__defaults__))
+            copy.__defaults__ = self._container(function.__defaults__)
         if function.__kwdefaults__:
             copy.__kwdefaults__ = self._container(function.__kwdefaults__)
         if self.trace.source.witness is not None:
@@ -499,6 +538,10 @@ class _Substitution:
         # The result of a library's decorator bears the name of the user's module.
         is_own = module.partition(".")[0] == self.root
         return is_own and (file.startswith("<") or in_package(file, self.root))
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _first_of(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

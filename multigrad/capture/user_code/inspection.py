@@ -59,6 +59,8 @@ def method_of(value: Any) -> types.FunctionType | None:
         value = value.__func__
     if isinstance(value, property):
         value = value.fget
+    if isinstance(value, functools.cached_property):
+        value = value.func
     return value if isinstance(value, types.FunctionType) else None
 
 

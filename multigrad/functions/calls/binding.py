@@ -69,6 +69,12 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
     is_in_order = len(layout.leaves) == len(order) and order == tuple(range(len(order)))
     is_random, is_rule = variant.graphs.is_random, variant.graphs.is_rule
     is_bare = variant.outputs.is_leaf() and not variant.fixed
+    if read := variant.numbers:
+        lowered_call, is_in_order = call, False
+
+        def call(*inputs: Any) -> Any:
+            given, keys = inputs[: len(order)], inputs[len(order) :]
+            return lowered_call(*given, *[find() for find in read], *keys)
 
     def run(leaves: Sequence[Any], draws: KeySource) -> Any:
         try:
@@ -100,7 +106,7 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
         if is_random:
             return Entry(inner)
         bind = backend.autodiff.bind and partial(backend.autodiff.bind, lowered.native)
-        return Entry(inner, bind, call)
+        return Entry(inner, None if read else bind, call)
     if not is_bare:
         run_flat, is_single = inner, len(variant.graphs.cotangents) == 1
 

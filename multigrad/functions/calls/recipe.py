@@ -325,6 +325,8 @@ class Variant:
         places: where results lie in memory, as a proof has found: see `proof/memory.py`.
         reach: tells in which dtypes of 16 bits it holds, too; None: none is known.
         reads_names: whether its code has asked what names mean in its library.
+        numbers: functions that give the last inputs: numbers that its code reads, which keep
+            changing. The form of a call alone has any.
     """
 
     graphs: FunctionGraph
@@ -343,6 +345,7 @@ class Variant:
     reads_names: bool = False
     places: dict[Any, Any] = field(default_factory=dict)
     reach: Reach | None = None
+    numbers: tuple[Callable[[], float], ...] = ()
 
     def laid_out(self, layout: Layout) -> Variant:
         """Return this variant with another layout of the same key."""

@@ -33,6 +33,7 @@ from ...capture.meanings.places import Extremes
 from ...capture.meanings.rolled import roll
 from ...capture.taken_gradients import passing, prepare
 from ...capture.user_code.libraries import told_library, written_in
+from ...capture.user_code.reads import LOOSE, Reads, moved, noting_reads, numbers_moving
 from ...capture.values.library_types import LibraryTypes
 from ...capture.values.memory import held_values, mark_copies, node_in_memory
 from ...capture.values.oracle import ModeOf, keeping_modes
@@ -107,6 +108,7 @@ def capture_function(
     if any(key == outer for outer in _in_progress.get()):
         message = f"function {recipe.name!r} applies itself to arguments like its own"
         raise AppliesItself(TraceError(message))
+    statics = [leaf.value for leaf in layout.leaves if leaf.kind == "static"]
     with (
         set_within(_in_progress, (*_in_progress.get(), key)),
         keeping_modes(),
@@ -114,6 +116,7 @@ def capture_function(
         passing() as watched,
         reading() as reads,
         refusing_read(recipe.name, watched),
+        noting_reads(recipe.functions, statics),
     ):
         variant = record_paths(partial(_capture, recipe, layout, facts, leaves))
     # What the code read besides its arguments must be among the facts.
@@ -121,9 +124,10 @@ def capture_function(
     if not new_facts:
         return variant
     names = {NAME + rule.name for rule in names_in(reads) if not rule.superseded}
+    # Modes of libraries and names of rules kept their meanings, so these hold for the variant.
+    names |= {fact for fact in reads if isinstance(fact, Reads) and fact.meaning() == reads[fact]}
     if not all(fact in names or isinstance(fact, ModeOf) for fact in new_facts):
         raise NeedsConcrete(*reads, noted=False)
-    # Modes of libraries and names of rules kept their meanings, so these hold for the variant.
     return replace(variant, facts={**variant.facts, **{fact: reads[fact] for fact in new_facts}})
 
 
@@ -289,12 +293,14 @@ class _Recording:
             combines=trace.backward.combines,
             reach=None if "dtype" in facts else trace.types.reach,
             reads_names=trace.source.reads_names,
+            numbers=tuple(find for _, find in numbers_moving()),
         )
 
     def run_forward(self) -> _Run:
         """Run the recipe on symbols of its arguments, and check what it writes into them."""
         trace, layout = self.trace, self.layout
         leaves = [self.make_symbol(leaf) for leaf in layout.leaves]
+        trace.source.moved = moved(trace) if LOOSE.get() else None
         trace.facts.is_fresh = True  # until the user's code has made a first node
         nodes_before = [leaf.node if isinstance(leaf, Value) else None for leaf in leaves]
         rebuilt = layout.rebuild(leaves)
@@ -458,6 +464,7 @@ class _Recording:
 
     def all_inputs(self) -> tuple[Node, ...]:
         nodes = [self.inputs[leaf.name] for leaf in (*self.layout.tensors, *self.layout.numbers)]
+        nodes += [each.node for each in self.trace.source.moved.inputs] if LOOSE.get() else []
         key = self.trace.key  # None until the code draws a first number
         return tuple(nodes) if key is None else (*nodes, key)
 

@@ -28,6 +28,7 @@ from ...backend.discovery import backend_of
 from ...capture.dialects import xp as xp_dialect
 from ...capture.user_code.libraries import OWN
 from ...capture.user_code.object_state import read_state
+from ...capture.user_code.reads import NONE, numbers_moving
 from ...capture.user_code.signature import called_method, name_of
 from ...capture.values.tracer import Attributed
 from ...errors import DisprovedError, GradientError, RuleTypeError, TraceError
@@ -72,7 +73,7 @@ from ...trace.axes import known_shape
 from ...trace.derived.custom_calls import drop_calls
 from ...trace.derived.derivatives import pullback
 from ...trace.identity import function_key, items_key
-from ...trace.lookups import is_read
+from ...trace.lookups import is_read, look_up_all
 from ...trace.source import TENSORS, Reading
 from ...trace.trace import NeedsConcrete, Trace, Value, dtype_name
 from .rule_names import find_forward
@@ -238,7 +239,13 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
     def graph_for(self, facts: Mapping[str, Any]) -> Graph:
         """Return `tin -> output` under facts about the input, captured once."""
         build = partial(self._capture, dict(facts))
-        return build_once(self.graphs, items_key(facts), build, MOST_GRAPHS)
+        key = items_key({**facts, **look_up_all(self.reads)})
+        return build_once(self.graphs, key, build, MOST_GRAPHS)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """What its code reads besides its input, as far as it was captured."""
+        return frozenset(filter(is_read, self.function.captures.facts))
 
     def derivative(self) -> Graph:
         """Return the true derivative, which a Function's own backward may differ from."""
@@ -485,9 +492,13 @@ def _capture(
     except TraceError as error:
         raise NotCaptured(error) from error.__cause__
     # What the rule's code read becomes facts of this Function, too.
-    if not specialization.code.reads <= facts.keys():
-        raise NeedsConcrete(*specialization.code.reads, noted=False)
-    return Variant(graphs, layout, ONE_OUTPUT, {}, dict(facts))
+    reads = specialization.code.reads | (
+        forward.reads if isinstance(forward, ForwardOfCode) else NONE
+    )
+    if not reads <= facts.keys():
+        raise NeedsConcrete(*reads, noted=False)
+    numbers = tuple(find for _, find in numbers_moving())
+    return Variant(graphs, layout, ONE_OUTPUT, {}, dict(facts), numbers=numbers)
 
 
 def _prove(

@@ -14,7 +14,7 @@ import functools
 import types
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from ...backend.discovery import backend_of
 from ...capture.copies import capture as capturing
 from ...capture.user_code.libraries import read_as_meant
+from ...capture.user_code.reads import LOOSE, asks_for_read, noting_reads
 from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
 from ...functions.proof.rules import RuleUnderProof, prove_rule
 from ...functions.proof.run import dialect_for
@@ -155,7 +156,8 @@ class Specialization:
 
     def _build(self, has_tin: bool, facts: Mapping[str, Any]) -> CapturedRule:
         try:
-            with reading() as meanings:
+            functions = [*_functions_of(self.rule)]
+            with reading() as meanings, noting_reads(functions, takes_defaults=False):
                 capture = functools.partial(self._capture_proven, has_tin)
                 graph = read_as_meant(capture, facts, self.dialect)
             if self.rule.shards is not None:
@@ -163,15 +165,17 @@ class Specialization:
                 origin = graph.origin
                 graph = replace(over_shards(graph, self.rule.shards, facts), origin=origin)
         except NeedsConcrete as need:
-            if facts.keys() >= set(need.facts):  # asked again: no capture would end
+            is_asked_again = facts.keys() >= set(need.facts)  # no capture would end
+            if is_asked_again or asks_for_read(need.facts):
                 raise TraceError(
                     f"rule {self.rule.name!r} needs {', '.join(need.facts)} in a way not captured"
                 ) from need
             self.code.need(need.facts)
             raise
-        self.code.note_capture(graph, meanings)
+        captured = CapturedRule(graph, {self._called()})
+        self.code.note_capture((has_tin, items_key(facts)), captured, meanings)
         self.code.libraries |= {facts[LIBRARY]} if facts.get(LIBRARY) else set()
-        return CapturedRule(graph, {self._called()})
+        return captured
 
     def dialect(self, called: str | None = None) -> str:
         """Return the library that the first function of the rule is written in; see `Recipe`."""
@@ -205,7 +209,7 @@ class Specialization:
 
     def _capture_proven(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
         graph = self._capture(has_tin, facts)
-        if is_asked(self.rule.prove):
+        if is_asked(self.rule.prove) and not LOOSE.get():
             reason = self._prove(graph, has_tin, facts)
             if reason:
                 return replace(graph, origin=f"{graph.origin}; not proven: {reason}")
@@ -222,7 +226,7 @@ class Specialization:
         captured, called = self._captured(has_tin, facts), self._called()
         if called in captured.proven or self.rule.shards is not None:
             return
-        if is_asked(self.rule.prove):
+        if is_asked(self.rule.prove) and not LOOSE.get():
             self._prove(captured.graph, has_tin, facts, is_known_in_float64=True)
             captured.proven.add(called)
 
@@ -338,6 +342,13 @@ def _fill(rule: Rule, values: Mapping[str, Any]) -> Rule:
     return rule.copy(bound=bound, parts=tuple(_fill(part, values) for part in rule.parts))
 
 
+def _functions_of(rule: Rule) -> Iterator[Any]:
+    if rule.function is not None:
+        yield rule.function
+    for part in rule._resolved_parts():
+        yield from _functions_of(part)
+
+
 @dataclass(slots=True, eq=False)
 class CapturedRule:
     """A graph of a rule, and the dtypes, and libraries but its own, of the calls in which it was
@@ -370,7 +381,7 @@ class RuleCode:
        asks for a graph gives those facts, and each set of their values has a graph of its own.
     2. A capture ends, and has read more than its input, such as what the name "scale" means:
        `note_capture` adds that to `reads`. From now on there is a `Tables` for each meaning of it.
-    3. The graph is put into the table of graphs, and its native code into that of entries.
+    3. The graph is put into their table of graphs, and its native code into that of entries.
 
     Nothing else makes a graph out of date: a name that means another rule leads to other tables,
     and to the same ones again once it means the first rule again.
@@ -427,15 +438,16 @@ class RuleCode:
         """Note facts that a capture asked for; all later ones are given them."""
         self.facts |= set(facts)
 
-    def note_capture(self, graph: Graph, meanings: Meanings) -> None:
+    def note_capture(self, key: Any, captured: CapturedRule, meanings: Meanings) -> None:
         """Note whether a capture drew, and what it read, with the meanings of then."""
-        self.draws = self.draws or graph.input("key") is not None
+        self.draws = self.draws or captured.graph.input("key") is not None
         note(meanings)  # by a capture around this one too
         if not self.reads >= meanings.keys():
             self.reads |= meanings.keys()
-            # Their keys lack what this capture read. Its graph, too, is put into a table that is
-            # gone: it serves this one call, and the next one captures again.
+            # Their keys lack what this capture read.
             self._tables.clear()
+            then = [meanings[f] if f in meanings else look_up(f) for f in sorted(self.reads)]
+            self._tables[tuple(then)] = Tables({key: captured})
 
 
 # It lives as long as the functions that the rule is made of, even if no rule is held; and it refers
