@@ -43,7 +43,14 @@ from ...graph.support.threads import SERIALS
 from ...trace.identity import Same, attributes_of, value_key
 from ...trace.lookups import Telling, hold, note
 from ..dialect import registered_dialects
-from .inspection import MOST_ELEMENTS, contents, method_of, nested_codes, plain_function
+from .inspection import (
+    MOST_ELEMENTS,
+    contents,
+    method_of,
+    nested_codes,
+    plain_function,
+    values_of,
+)
 from .libraries import OWN, is_library_file
 
 Path = tuple[tuple[str, Any], ...]  # to a value: ("global_of", "Atan"), ("stored", "slope")
@@ -76,6 +83,7 @@ class Reads(Telling):
     """
 
     serial: int
+    has_tensors = False  # whether frameworks' small tensors are compared by value, as in rules
     anchor: Callable[[], Any]  # a weak reference, where Python offers one
     moving: frozenset[Path]  # to floats that have changed often enough to be run-time numbers
     _changes: dict[Path, int]
@@ -145,7 +153,8 @@ class Reads(Telling):
             opened = [partial(_opened, f) if path in open_paths else f for path, f in rows.items()]
             latest[open_paths] = tuple(opened), [], 0
         finds, tokens, number = latest[open_paths]
-        found = [_token(find()) for find in finds]
+        token = _token_or_values if self.has_tensors else _token
+        found = [token(find()) for find in finds]
         # The same numbers, or the same weak references: nothing has changed.
         if len(found) == len(tokens) and all(map(is_, found, tokens)):
             return number
@@ -185,6 +194,8 @@ def noting_reads(
         takes_defaults: whether the callables' own defaults are read; else they are params.
     """
     facts = [each for each in Walk(callables, values, takes_defaults).walk() if each.finds]
+    for each in facts:
+        each.has_tensors |= not takes_defaults  # Functions have facts of their own for these
     before = [(each.meaning(), each.lengths()) for each in facts]
     yield
     for each, (meaning, lengths) in zip(facts, before, strict=True):
@@ -271,6 +282,11 @@ def _token(value: Any) -> Any:
         root = _root(kind.__module__)
         is_plain = root in sys.stdlib_module_names or root in registered_dialects()
         return value if is_plain else weakref.ref(kind)
+
+
+def _token_or_values(value: Any) -> Any:
+    is_held = type(value) not in ATOMS and is_tensor(value)
+    return (values_of(value) if is_held else None) or _token(value)
 
 
 def _key(token: Any) -> Any:

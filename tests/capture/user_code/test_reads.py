@@ -427,6 +427,15 @@ def test_a_file_has_the_values_of_then(tmp_path: Any) -> None:
     del held.scale
 
 
+@pytest.mark.needs("torch")
+def test_a_rule_follows_a_tensor_that_is_changed_in_place() -> None:
+    factor = pytest.importorskip("torch").tensor(2.0)
+    act = xg.activation("Linear", lambda ctx, g, x: g * factor)
+    for value in (2.0, 3.0, 4.0):
+        factor.fill_(value)
+        np.testing.assert_array_equal(slope_of(act)[1] * 3, value + 0 * X)
+
+
 @pytest.mark.needs("jax")
 def test_xg_jit_follows_and_jax_jit_traces_once() -> None:
     jax: Any = pytest.importorskip("jax")
