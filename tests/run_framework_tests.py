@@ -44,7 +44,7 @@ def run(framework: str, file: Path, converts: bool, arguments: list[str]) -> dic
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         }
         command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-c", os.devnull]
-        command += ["-p", "no:cacheprovider", "-p", "tests.harness.converting"]
+        command += ["-p", "no:cacheprovider", "-p", "tests.peers.converting"]
         command += ["--rootdir", str(file.parent), str(file), *arguments]
         subprocess.run(command, check=False, env=environment, cwd=file.parent)
         lines = [line.rpartition(" ") for line in outcomes.read_text().splitlines()]
