@@ -456,7 +456,9 @@ class Walk:
         root = _root(module)
         if root.startswith(OWN) or root in registered_dialects():
             return False
-        return root in self.packages or not is_library_file(file)
+        # Without a file it is Python's own, a notebook, or a module that a program has made.
+        is_made = file is None and root not in sys.stdlib_module_names
+        return root in self.packages or is_made or not is_library_file(file)
 
     def _see_function(
         self,
