@@ -180,8 +180,15 @@ def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor
     return function(a, torch.where(is_zero, 1, b)).masked_fill(is_zero, 0)
 
 
+def floor_divide(a: Tensor, b: Any) -> Tensor:
+    # torch computes 16-bit floats with a number in float32, and does not round the number.
+    if isinstance(b, float) and isinstance(a, Tensor) and a.is_floating_point():
+        return torch.div(a, b, rounding_mode="floor")
+    return floor_divide_aligned(a, b)
+
+
 @aligned
-def floor_divide(a: Tensor, b: Tensor) -> Tensor:
+def floor_divide_aligned(a: Tensor, b: Tensor) -> Tensor:
     if not b.is_floating_point():
         return of_integers(torch.floor_divide, a, b)
     # torch.floor_divide has no derivative, this has zero.
@@ -223,6 +230,8 @@ FORMATS = {
 
 
 def memory(x: Tensor, *, how: str) -> Tensor:
+    if how == "copy":  # that of most copies, in the hot path of a class that returns its input
+        return x.clone()
     word, _, order = how.partition(" ")
     if word == "alias":
         return x.view_as(x)
