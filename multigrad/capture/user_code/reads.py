@@ -39,7 +39,7 @@ import numpy as np
 
 from ...errors import TraceError
 from ...graph.ir.types import FLOAT_SCALAR
-from ...graph.support.threads import SERIALS
+from ...graph.support.threads import SERIALS, set_within
 from ...trace.identity import Same, attributes_of, value_key
 from ...trace.lookups import Telling, hold, note
 from ..dialect import registered_dialects
@@ -183,6 +183,11 @@ def _forget(key: int, anchor: Any) -> None:
         del _known[key]
 
 
+# The code of the functions that the functions in capture make. One that was made is gone with its
+# capture: what it reads is read by the function that made it.
+MADE: ContextVar[frozenset[types.CodeType]] = ContextVar("multigrad_made", default=frozenset())
+
+
 @contextmanager
 def noting_reads(
     callables: Sequence[Any], values: Sequence[Any] = (), *, takes_defaults: bool = True
@@ -193,11 +198,13 @@ def noting_reads(
         values: arguments that are no tensors and no numbers.
         takes_defaults: whether the callables' own defaults are read; else they are params.
     """
-    facts = [each for each in Walk(callables, values, takes_defaults).walk() if each.finds]
+    walk = Walk(callables, values, takes_defaults)
+    facts = [each for each in walk.walk() if each.finds]
     for each in facts:
         each.has_tensors |= not takes_defaults  # Functions have facts of their own for these
     before = [(each.meaning(), each.lengths()) for each in facts]
-    yield
+    with set_within(MADE, MADE.get() | walk.made):
+        yield
     for each, (meaning, lengths) in zip(facts, before, strict=True):
         note({each: each.meaning() if each.leave_out(lengths) else meaning})
 
@@ -410,6 +417,7 @@ class Walk:
             strings.
         anchors: the functions with which the walk begins, and objects that are called or given.
         packages: those of the functions, which count as the user's.
+        made: the code of the functions that the functions make.
     """
 
     def __init__(
@@ -418,6 +426,7 @@ class Walk:
         self.names: set[str] = set()
         self.words: set[str] = set()
         self.anchors: dict[int, Any] = {}
+        self.made: set[types.CodeType] = set()
         self._own = ("__defaults__", "__kwdefaults__") if takes_defaults else ()
         self._seen: set[int] = set()  # ids of what the walk has met
         self._reads: Any = None  # of the present anchor
@@ -428,7 +437,8 @@ class Walk:
                 value = value.func
             owner = value.__self__ if isinstance(value, types.MethodType) else value
             for each in (owner, plain_function(value)):
-                if each is not None and self.is_users(each):
+                is_made = getattr(each, "__code__", None) in MADE.get()
+                if each is not None and not is_made and self.is_users(each):
                     self.anchors[id(each)] = each
 
     def walk(self) -> list[Reads]:
@@ -468,6 +478,7 @@ class Walk:
         own: Sequence[str] = ("__code__", "__defaults__", "__kwdefaults__"),
     ) -> None:
         names, words = names_in(function.__code__)
+        self.made.update(nested_codes(function.__code__)[1:])
         self.names |= names
         self.words |= words
         for name in sorted(names | words if "globals" in names else names):
