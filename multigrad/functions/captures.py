@@ -26,7 +26,7 @@ from ..graph.ir.graph import Graph, Location, Node, freeze
 from ..graph.ir.questions import crossing, note
 from ..graph.ir.types import BOOL, T
 from ..graph.passes.facts import LIBRARY, Shapes, needed_shapes
-from ..graph.support.threads import build_once
+from ..graph.support.threads import build_once, set_within
 from ..graph.support.trees import optree
 from ..trace.active_rules import KeySource
 from ..trace.assertions import ORDERS, is_caught
@@ -50,7 +50,7 @@ from .calls.gradients import modes_of
 from .calls.parameters import Completion
 from .calls.recipe import Recipe, Variant
 from .proof.executions import FunctionUnderProof
-from .proof.functions import prove_function
+from .proof.functions import AS_GIVEN, prove_function
 from .proof.memory import as_placed
 from .proof.verdicts import is_asked
 from .recording.recapture import note_open
@@ -442,7 +442,8 @@ def prove_given(function: Function, args: Sequence[Any]) -> None:
     layout, leaves = _lay_out(function, args, {})
     try:
         variant = function.entries.decide(SHOWN, layout, leaves).variant
-        prove(function.recipe, variant, leaves)
+        with set_within(AS_GIVEN, True):
+            prove(function.recipe, variant, leaves)
     except DisprovedError:
         raise
     except (NotCaptured, TraceError):  # it runs as written

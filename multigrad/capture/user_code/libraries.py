@@ -210,9 +210,9 @@ def _mentioned_packages(
 ) -> Iterator[str]:
     # Those that a function, its closure and its annotations mention, then those of its helpers.
     seen.add(function)
-    names = [name for name, _ in mentioned(function)]
-    for note in function.__annotations__.values():
-        names += re.findall(r"\w+", str(note))
+    notes = map(str, function.__annotations__.values())
+    annotated = {word for note in notes for word in re.findall(r"\w+", note)}
+    names = [*(name for name, _ in mentioned(function)), *sorted(annotated)]
     namespace = function.__globals__
     values = [namespace[name] for name in names if name in namespace]
     cell_contents = held_around(function)
@@ -221,7 +221,9 @@ def _mentioned_packages(
     yield from filter(_imported_by, homes)
     for name in names:  # imported inside the function
         root = name.partition(".")[0]
-        if root in DIALECTS and root in sys.modules and name not in namespace:
+        is_known = root in DIALECTS and root in sys.modules and name not in namespace
+        # Not the attribute in `jax.numpy`.
+        if is_known and (name in annotated or name in _imported_in(function)):
             yield root
     is_own = str(function.__module__).partition(".")[0] == OWN
     for value in (*cell_contents, *values):
@@ -232,6 +234,12 @@ def _mentioned_packages(
                 yield from _mentioned_packages(value, seen)
         elif isinstance(value, types.ModuleType) and _owner(value) == "user":
             yield from _packages(vars(value).values())
+
+
+def _imported_in(function: types.FunctionType) -> set[str]:
+    codes = nested_codes(function.__code__)
+    steps = (step for code in codes for step in dis.get_instructions(code))
+    return {step.argval for step in steps if step.opname == "IMPORT_NAME"}
 
 
 def _frameworks(packages: Iterable[str]) -> tuple[str, ...]:

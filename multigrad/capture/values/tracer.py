@@ -146,7 +146,8 @@ class V(Value):
         return copy_of(self) if habits_of(self.trace).plus_copies else self
 
     def __abs__(self) -> Any:
-        dialect = find_dialect(self.trace.dialect)
+        # As of other operators, the call's library does not matter.
+        dialect = find_dialect(self.trace.reading.dialect)
         method = None if dialect is None else dialect.names.methods.get("__abs__")
         return super().__abs__() if method is None else method(self)
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ...backend.contract import Backend
 from ...errors import UnsupportedOp
+from ...graph.passes.facts import LIBRARY
 from ...trace.assertions import (
     ASSERTIONS,
     AUTOCAST,
@@ -107,7 +108,9 @@ def decide(
     """
     if not (variant.omissions or variant.updates or variant.notes):
         return Decision(variant)
-    is_home = backend is None or backend.name == recipe.dialect(backend.name)
+    # Code whose names are not those of the call's tensors does not run on these as written.
+    called = variant.facts.get(LIBRARY, backend and backend.name)
+    is_home = backend is None or backend.name == recipe.dialect(called)
     casts = None if backend is None else backend.autodiff.casts
     # AUTOCAST matters only while the framework chooses dtypes.
     takes = door.takes if casts is not None and casts.is_on() else door.takes | {AUTOCAST}

@@ -19,6 +19,7 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...capture.user_code.inspection import plain_function
+from ...capture.user_code.libraries import told_library
 from ...capture.user_code.snapshot import may_act
 from ...graph.ir.graph import Graph
 from ...graph.ops.numerics import as_numpy_dtype
@@ -118,8 +119,8 @@ def prove_rule(
     reason = prove(attempt, is_call=is_call)
     called = samples.called_library()
     others = {name for name in dialects.values() if not is_neutral(name)} - {called}
-    is_open = called and others and not any(part.library for part in parts)
-    if is_open and not is_call:
+    is_said = any(part.library for part in parts) or told_library(*functions)
+    if LIBRARY in captured.facts and called and others and not (is_said or is_call):
         run = _runner(captured, dict.fromkeys(dialects, called), functions)
         compare_with_call(attempt, called, partial(run, elsewhere=False))
     return reason
