@@ -19,7 +19,7 @@ from torch.autograd import Function
 from torch.overrides import _pop_mode, _push_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .versions import hashable_keys, keeps_graph, top_hooks
+from .versions import hashable_keys, top_hooks
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -81,42 +81,34 @@ class Like:
         self.device = x.device
 
 
-class Late:
-    """An input for a backward that is itself differentiated: no other may find it changed.
+# An input for a backward that is itself differentiated, with its version; or as hooks have packed
+# it, with what unpacks it. torch would refuse a change of what `save_for_backward` has got in any
+# backward. Emitted code drops it where backward runs for the last time, as torch does with others.
+Late: TypeAlias = tuple[Any, Any]
 
-    torch checks at once whether any tensor is changed that `save_for_backward` has got.
-    """
 
-    __slots__ = ("packed", "tensor", "version")
+def pack_late(x: Tensor) -> Late:
+    """Return an input as the hooks around have packed it: a checkpoint's, or one that moves it."""
+    pack, unpack = top_hooks(True)
+    return pack(x), unpack
 
-    def __init__(self, x: Tensor) -> None:
-        hooks = top_hooks(True)  # of a checkpoint, or one that moves what is kept elsewhere
-        self.packed = None if hooks is None else (hooks[1], hooks[0](x))
-        self.tensor, self.version = x if hooks is None else None, x._version
 
-    def read(self) -> Tensor:
-        if self.packed is not None:
-            unpack, packed = self.packed
-            return unpack(packed)
-        x = self.tensor
-        if x is None:
-            raise RuntimeError(
-                "Trying to backward through the graph a second time, after what it kept was freed. "
-                "Specify retain_graph=True"
-            )
-        if x._version != self.version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an "
-                f"inplace operation: an input of shape {tuple(x.shape)} is at version "
-                f"{x._version}; expected version {self.version} instead. A derivative of a "
-                "backward reads the input itself"
-            )
-        return x
-
-    def free(self) -> None:
-        """Let the input go where backward runs for the last time, as torch does with others."""
-        if not keeps_graph():
-            self.packed = self.tensor = None
+def read_late(late: Late | None) -> Tensor:
+    if late is None:
+        raise RuntimeError(
+            "Trying to backward through the graph a second time, after what it kept was freed. "
+            "Specify retain_graph=True"
+        )
+    x, version = late
+    if callable(version):
+        return version(x)
+    if x._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: an input of shape {tuple(x.shape)} is at version {x._version}; expected "
+            f"version {version} instead. A derivative of a backward reads the input itself"
+        )
+    return x
 
 
 def eager_of(native: Any) -> Callable[..., Any]:

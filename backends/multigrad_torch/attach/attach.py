@@ -32,15 +32,17 @@ from ..dtensors import is_distributed, run_distributed
 from ..state import (
     BATCHED,
     KINDS,
-    Late,
     Like,
     count_modes,
     eager_of,
     is_included,
     outside_autocast,
+    pack_late,
+    read_late,
     tracing_state,
     transforms_active,
 )
+from ..versions import keeps_graph, top_hooks
 from .fusing.dispatch import Fusing
 
 if TYPE_CHECKING:
@@ -346,7 +348,6 @@ NAMESPACE = {
     "BATCHED": BATCHED,
     "Function": Function,
     "KINDS": KINDS,
-    "Late": Late,
     "Like": Like,
     "Tensor": torch.Tensor,
     "count_modes": count_modes,
@@ -355,7 +356,11 @@ NAMESPACE = {
     "is_included": is_included,
     "enable_forward_mode": forward_ad._set_fwd_grad_enabled,
     "is_grad_enabled": torch.is_grad_enabled,
+    "keeps_graph": keeps_graph,
     "outside_autocast": outside_autocast,
+    "pack_late": pack_late,
+    "read_late": read_late,
+    "top_hooks": top_hooks,
     "transforms_active": transforms_active,
     # Level 0 is the only one (torch 2.13). Compiled code enters it without telling Python.
     "unpack_dual": partial(forward_ad.unpack_dual, level=0),

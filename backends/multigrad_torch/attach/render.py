@@ -303,7 +303,11 @@ def _whole_lines(emitted: Emitted, whole: Body) -> list[str]:
     names = {name: name if name in names_before else next(words) for name in residuals}
     likes, late = _likes_in_eager(emitted), emitted.residuals.late
     like_lines = [f"ctx.like_{name} = Like({names[name]})" for name in likes]
-    like_lines += [f"ctx.late_{name} = Late({name})" for name in late]
+    # Without hooks, which are rare, a tuple: a call of Python's would take longer.
+    like_lines += [
+        f"ctx.late_{x} = ({x}, {x}._version) if top_hooks(True) is None else pack_late({x})"
+        for x in late
+    ]
     names = {name: word for name, word in names.items() if name not in (*likes, *late)}
     shared = emitted.aliasing.shared
     aliases = (*shared, *emitted.aliasing.passed)
@@ -406,7 +410,7 @@ def _plain_backward_lines(emitted: Emitted) -> list[str]:
 def _backward_lines(emitted: Emitted, count: int, late: tuple[str, ...] = ()) -> list[str]:
     plain, fast = emitted.code.backward, emitted.fast.backward
     # Fast code runs unless this backward is itself differentiated or transformed.
-    plain_lines = [f"{name} = ctx.late_{name}.read()" for name in late]
+    plain_lines = [f"{name} = read_late(ctx.late_{name})" for name in late]
     plain_lines += _return_lines(emitted, plain, count, chosen=True)
     if (plain.lines, plain.results) == (fast.lines, fast.results):
         return [*_refuse_lines(emitted), *plain_lines]
@@ -418,7 +422,8 @@ def _backward_lines(emitted: Emitted, count: int, late: tuple[str, ...] = ()) ->
         *_refuse_lines(emitted),
         f"if {' or '.join(tests)}:",
         *(f"    {line}" for line in plain_lines),
-        *(f"ctx.late_{name}.free()" for name in late),
+        *(["if not keeps_graph():"] if late else []),
+        *(f"    ctx.late_{name} = None" for name in late),
         *_return_lines(emitted, fast, count, chosen=True),
     ]
 
