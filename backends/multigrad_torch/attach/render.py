@@ -12,7 +12,7 @@ The functions `_..._lines` return the lines of a method, or some of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -272,7 +272,7 @@ def _forward_lines(emitted: Emitted) -> list[str]:
     if emitted.fast.whole is not None:
         return _whole_lines(emitted, emitted.fast.whole)
     code, lines = emitted.fast, [*emitted.fast.forward.lines]
-    keep_lines = _keep_lines(emitted, code, emitted.residuals.likes)
+    keep_lines = _keep_lines(emitted, code, emitted.residuals.likes, copied_outputs(emitted))
     # Without a gradient, computing residuals would be wasted.
     if emitted.residuals.computed:
         condition = "True in ctx.needs_input_grad"
@@ -295,6 +295,18 @@ def _forward_lines(emitted: Emitted) -> list[str]:
     return [*lines, *keep_lines] if reads_outputs else [*keep_lines, *lines]
 
 
+def copied_outputs(emitted: Emitted) -> set[str]:
+    """Return the outputs of which the eager class keeps a copy: others may write to them.
+
+    A compiler does not notice (torch 2.13) what is written to an output that a Function has kept.
+    """
+    if not emitted.origin.compiled or emitted.derivative.tangent is not None:
+        return set()
+    aliases = {*emitted.aliasing.passed, *emitted.aliasing.shared, *emitted.aliasing.views}
+    own = [name for i, name in enumerate(emitted.names.outputs) if i not in aliases]
+    return {*own}.intersection(emitted.residuals.names)
+
+
 def _whole_lines(emitted: Emitted, whole: Body) -> list[str]:
     # One loop gives outputs and residuals. It runs only where a gradient is asked for.
     plain, words = emitted.fast.forward, iter(whole.results[len(emitted.names.outputs) :])
@@ -309,6 +321,7 @@ def _whole_lines(emitted: Emitted, whole: Body) -> list[str]:
         for x in late
     ]
     names = {name: word for name, word in names.items() if name not in (*likes, *late)}
+    names |= {name: f"{name}.clone()" for name in copied_outputs(emitted) if name in names}
     shared = emitted.aliasing.shared
     aliases = (*shared, *emitted.aliasing.passed)
     output_lines = [
@@ -329,11 +342,13 @@ def _whole_lines(emitted: Emitted, whole: Body) -> list[str]:
     ]
 
 
-def _keep_lines(emitted: Emitted, code: Code, likes: tuple[str, ...] = ()) -> list[str]:
+def _keep_lines(
+    emitted: Emitted, code: Code, likes: tuple[str, ...] = (), copied: Collection[str] = ()
+) -> list[str]:
     # Of `likes` only shape, dtype and device are kept, no tensor.
     results = iter(code.keep.results)
     residuals = [
-        next(results) if r in emitted.residuals.computed else r
+        next(results) if r in emitted.residuals.computed else f"{r}.clone()" if r in copied else r
         for r in emitted.residuals.names
         if r not in likes
     ]

@@ -5,7 +5,7 @@ For `xg.function(...)` of a tensor, a number and a random draw that is
 
     def call(x0):
         y0 = Native.apply(x0.clone(), 0.5, draw_key())
-        return y0.clone()
+        return y0
 
 Here is the record of a call, what tells `prepare` (compile.py) that it has to ask for more, the
 captured variant, the code, and calls of Functions; `activation_calls.py` has those of activations.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -44,6 +44,7 @@ from multigrad.trace.lookups import Telling, is_read
 from multigrad.trace.trace import NeedsConcrete
 
 from ..attach.host import GUESTS, TransformedGuest
+from ..attach.render import copied_outputs
 from ..export import asks_for_operators, note_sized, register
 from ..kernels import exact
 from .arguments import OpenNumber, draw_key_argument, new_numbers, restore, shapes_in
@@ -174,9 +175,10 @@ def emit_call(
 ) -> CompiledCall:
     """Return calls of the lowered class.
 
-    The class gets and returns copies of the tensors that it keeps: a compiler does not notice
-    (torch 2.13) that a caller writes into a tensor that an `autograd.Function` has kept, so
-    backward would read the new values. Inductor leaves the copies out if nobody writes.
+    The class gets copies of the inputs that it keeps, and keeps or returns those of outputs: a
+    compiler does not notice (torch 2.13) that a caller writes into a tensor that an
+    `autograd.Function` has kept, so backward would read the new values. Inductor leaves the
+    copies out if nobody writes.
 
     Args:
         number_sources: the source of each number among the arguments.
@@ -206,26 +208,31 @@ def emit_call(
         arguments.append(key_source)
     outputs = emitted.names.outputs
     results = [f"y{i}" for i in range(len(outputs))]
-    returned = list(map(copied, outputs, results))
-    if like:
-        nodes = zip(returned, variant.graphs.forward.outputs, strict=True)
-        returned = [f"{y}.to({like}.dtype)" if node.type.dtype == T else y for y, node in nodes]
+
+    def emit(own: Collection[str]) -> str:
+        pairs = zip(outputs, results, strict=True)
+        returned = [y if name in own else copied(name, y) for name, y in pairs]
+        if like:
+            nodes = zip(returned, variant.graphs.forward.outputs, strict=True)
+            returned = [f"{y}.to({like}.dtype)" if node.type.dtype == T else y for y, node in nodes]
+        return f"""def call({", ".join(parameters)}):
+    {", ".join(results)} = {"apply" if is_uncast else "Native.apply"}({", ".join(arguments)})
+    return {", ".join(returned)}
+"""
+
     if is_uncast:
         # Backward, too, is compiled under the autocast around forward.
         for each in {native, native.eager}:
             each.backward = staticmethod(without_autocast(each.backward))
-    source = f"""def call({", ".join(parameters)}):
-    {", ".join(results)} = {"apply" if is_uncast else "Native.apply"}({", ".join(arguments)})
-    return {", ".join(returned)}
-"""
-    # `native.eager` is the class for calls outside transforms.
+    # `native.eager` is the class for calls outside transforms, which copies outputs itself: of one
+    # that leaves the graph as a copy, torch would compute again what backward reads.
     plain, in_graph = (
         compile_call(
-            source,
+            emit(own),
             native.__name__,
             {"Native": each, "apply": without_autocast(each.apply), **names},
         )
-        for each in (native.eager, native)
+        for each, own in ((native.eager, copied_outputs(emitted)), (native, ()))
     )
     return CompiledCall(plain, in_graph)
 

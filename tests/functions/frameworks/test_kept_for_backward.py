@@ -176,6 +176,29 @@ def test_compiled_code_does_as_the_compiled_class() -> None:
             assert gradient_after(ours, write) in expected, name
 
 
+@torch_class(lambda ctx, g: g * ctx.saved_tensors[0])
+def KeepingItsResult(ctx: Any, x: Tensor) -> Tensor:
+    y = x.exp()
+    ctx.save_for_backward(y)
+    return y
+
+
+def test_compiled_code_keeps_the_result_that_the_class_keeps() -> None:
+    f = xg.convert(KeepingItsResult)
+    compiled = torch.compile(lambda x: f(x), fullgraph=True, backend="aot_eager")
+    for write in (write_in_place, write_to_data):
+        assert gradient_after(compiled, write) == gradient_after(KeepingItsResult.apply, write)
+
+
+def test_a_write_to_the_result_within_compiled_code_does_not_reach_backward() -> None:
+    f = xg.convert(KeepingItsResult)
+    x = torch.ones(3, requires_grad=True)
+    for backend in ("eager", "aot_eager"):
+        compiled = torch.compile(lambda x: f(x).mul_(2), fullgraph=True, backend=backend)
+        (gradient,) = torch.autograd.grad(compiled(x).sum(), x)
+        torch.testing.assert_close(gradient, 2 * x.exp())
+
+
 # --- closures, and NumPy --------------------------------------------------------------------------
 def keeping_a_cosine(x: Any) -> Any:
     kept = np.cos(x)
