@@ -149,6 +149,17 @@ def test_a_checkpoint_gives_the_same() -> None:
         torch.testing.assert_close(gradient, x.cos())
 
 
+def test_hooks_around_the_call_pack_the_argument_too() -> None:
+    f = xg.convert(make_class("a float"))
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    expected = x.detach().cos()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x.clone(), lambda packed: packed):
+        y = f(x)
+    x.data.add_(10)
+    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    torch.testing.assert_close(gradient, expected)
+
+
 def test_memory_tells_what_is_kept_and_the_argument_for_a_derivative_of_backward() -> None:
     f = xg.convert(make_class("a norm"))
     sizes = {each.name: each.bytes for each in xg.memory(f, (5, 7), torch.float32).residuals}
