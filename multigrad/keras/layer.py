@@ -23,6 +23,7 @@ import keras
 from ..backend.contract import Backend
 from ..errors import MultigradError, RuleError
 from ..graph.support.params import read_params as read_given
+from ..graph.support.tracebacks import shorten
 from ..lowering.checks import check_float, find_lacking
 from ..lowering.forwards import ActivationName, Forward
 from ..rules.activation import Activation as AnyActivation
@@ -124,7 +125,11 @@ class Activation(HoldingLayer):
         explain = partial(unknown_keyword_error, Activation, "Activation", rule)
         with naming_options(options, explain):
             super().__init__(**options)
-        ruled = make_activation(as_forward(forward, at_zero, threshold), rule, params)
+        try:
+            ruled = make_activation(as_forward(forward, at_zero, threshold), rule, params)
+        except Exception as error:
+            shorten(error)
+            raise
         self._params = self._make_params(ruled)
         self._set_held(ruled.activation, backend)
 

@@ -24,7 +24,7 @@ from ..backend.emitted import Body, Prepared
 from ..backend.rows import disabled
 from ..errors import UnsupportedOp
 from ..graph import ops
-from ..graph.ir.graph import ArrayValue, Graph, Node, Region, count_uses
+from ..graph.ir.graph import ArrayValue, Graph, Location, Node, Region, count_uses
 from ..graph.ir.types import BOOL, UNKNOWN, T, is_float
 from ..graph.ops.arrays.loops import OF_A_LOOP, key_of
 from ..graph.ops.results import OWNING
@@ -56,6 +56,7 @@ class Emission:
         regions: the names of functions of regions, by the region and whether it is fast code.
         turns: the text of arguments, see `define_turn`.
         definitions: the source of those functions.
+        written: where the user wrote what a text computes, first the last op of it.
     """
 
     backend: Backend
@@ -69,6 +70,7 @@ class Emission:
     regions: dict[tuple[Region, bool], str] = field(default_factory=dict)
     turns: dict[tuple[Region, int, int], str] = field(default_factory=dict)
     definitions: list[str] = field(default_factory=list)
+    written: dict[str, tuple[Location, ...]] = field(default_factory=dict)
 
     @cached_property
     def derivative_guard(self) -> Any:
@@ -199,9 +201,25 @@ class _Writer:
         for node in self.graph.nodes:
             if node.op is not ops.INPUT:
                 self.done[node] = self.express(node)
+        if self.graph.locations:
+            self.note_places()
         results = tuple([self.done[node][0] for node in self.graph.outputs])
         reads = frozenset([self.done[n][0] for n in self.graph.nodes if n.op is ops.INPUT])
         return Body(self.parameters, tuple(self.lines), results, reads, elementwise)
+
+    def note_places(self) -> None:
+        """Note where the user wrote what each text computes."""
+        lines = dict([line.split(" = ", 1) for line in self.lines])
+        nested: dict[Node, tuple[Location, ...]] = {}  # in the text of a node, which has no name
+        for node in self.graph.nodes:
+            own = self.graph.locations.get(node)
+            inner = itertools.chain(*[nested[operand] for operand in node.operands])
+            places = tuple(dict.fromkeys(inner if own is None else (own, *inner)))
+            is_loop = node.op in (ops.WHILE_LOOP, ops.SCAN)
+            text = self.loops[key_of(node)] if is_loop else self.done[node][0]
+            nested[node] = () if text in lines else places
+            if places and (text in lines or not text.isidentifier()):
+                self.emission.written[lines.get(text, text)] = places
 
     def express(self, node: Node) -> tuple[str, int, int]:
         if node.op is ops.CONST:

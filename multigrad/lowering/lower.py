@@ -324,6 +324,7 @@ def _attach(lowering: Lowering, emitted: Emitted) -> Attached:
     if emitted.draws:
         emission.namespace["draw_key"] = backend.draws.draw_key
     source = emission.with_definitions(backend.autodiff.render(emitted))
-    namespace = compile_source(source, lowering.graphs.name, emission.namespace)
+    name = lowering.graphs.name
+    namespace = compile_source(source, name, emission.namespace, emission.written)
     native = backend.autodiff.finish(namespace, emitted)
     return Attached(native, source, backend.autodiff.call(native, emitted), emitted)

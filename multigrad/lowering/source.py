@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 import keyword
 import linecache
+import operator
 import re
 import weakref
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..backend.emitted import Body
-from ..graph.ir.graph import Graph
+from ..graph.ir.graph import Graph, Location
 from ..graph.ir.types import UNKNOWN
 from ..graph.passes.decisions import with_exact_decisions
 from ..graph.support.threads import SERIALS, build_once
@@ -33,30 +35,66 @@ MOST_EMITTED = 16  # functions of one rule: by backend, and by what it asks of i
 EmittedRules = dict[tuple[Any, ...], Callable[..., Any]]
 
 
-def compile_source(source: str, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
-    """Execute emitted source once, visible to tracebacks, and return its namespace."""
+def compile_source(
+    source: str,
+    name: str,
+    namespace: dict[str, Any],
+    written: Mapping[str, tuple[Location, ...]] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Execute emitted source once, visible to tracebacks, and return its namespace.
+
+    `written` is that of `Emission`: a traceback shows it next to the line.
+    """
     filename = f"<multigrad rule {name} {next(SERIALS)}>"
     # The source is ours, emitted from a verified graph; rules loaded from elsewhere are graphs, not
     # code.
     exec(compile(source, filename, "exec"), namespace)  # noqa: S102
-    namespace["__source__"] = _Source(filename, source)
+    namespace["__source__"] = _Source(filename, source, written)
     return namespace
 
 
 class _Source:
     """Has the source of emitted code shown in tracebacks while the code, which holds it, lives."""
 
-    def __init__(self, filename: str, source: str) -> None:
+    def __init__(
+        self, filename: str, source: str, written: Mapping[str, tuple[Location, ...]]
+    ) -> None:
         lines = _Lines(source.splitlines(keepends=True))
+        lines.written = written
         # No line of Python runs when it dies: an interrupt met there would be printed and lost.
         lines.owner = weakref.ref(self, functools.partial(linecache.cache.pop, filename))
         linecache.cache[filename] = (len(source), None, lines, filename)
 
 
 class _Lines(list[str]):
-    """The lines of a source; they hold the weak reference that removes them."""
+    """The lines of a source; they hold the weak reference that removes them.
+
+    A line that is asked for alone, as a traceback does, tells which of the user's it is: an error
+    may leave emitted code through a framework's own, where we cannot add to it.
+    """
 
     owner: weakref.ref[_Source]
+    written: Mapping[str, tuple[Location, ...]]
+
+    def __getitem__(self, index: Any) -> Any:
+        line = super().__getitem__(index)
+        places = sorted(self.places(line), key=place_of) if isinstance(line, str) else ()
+        shown = [f'File "{at.file}", line {at.line}: {at.text}'.rstrip(": ") for at in places]
+        return f"{line.rstrip()}  # your code: {'; '.join(shown)}\n" if shown else line
+
+    def places(self, line: str, part: str = "") -> tuple[Location, ...]:
+        """Return where the user wrote what a line computes, or that part of it which raised."""
+        if part in self.written:
+            return self.written[part][:1]
+        found: list[Location] = []
+        for text in sorted(filter(line.__contains__, self.written), key=len, reverse=True):
+            rest = re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", "", line)
+            found += self.written[text] if rest != line else ()
+            line = rest  # what a longer text has is not looked for again
+        return tuple(dict.fromkeys(found))
+
+
+place_of = operator.attrgetter("file", "line")
 
 
 def identifier(name: str) -> str:
@@ -115,7 +153,8 @@ def _compile(name: str, body: Body, result: str, emission: Emission) -> tuple[An
     """Return a function of this name, and its source."""
     head = f"def {name}({', '.join(body.parameters)}):\n"
     source = emission.with_definitions(f"{head}{body.indented(4)}    return {result}\n")
-    return compile_source(source, emission.rule, emission.namespace)[name], source
+    namespace = compile_source(source, emission.rule, emission.namespace, emission.written)
+    return namespace[name], source
 
 
 def _wrap(function: Callable[..., Any], backend: Backend) -> Callable[..., Any]:

@@ -522,9 +522,12 @@ class _Recording:
                 self.trace, pull, recorded.missing, upstream, gradients=gradients, drawn=draws
             )
         held = {value.node for value in computed}
-        unkept, nodes = find_unkept(tuple(gradients.values()), held)
+        locations = self.trace.source.locations
+        marked = Graph(self.trace.name, (), tuple(gradients.values()), locations)
+        unkept, bare = find_unkept(marked, held)
+        locations.update(bare.locations)
         self.unkept = () if recorded.recomputes else unkept
-        return nodes, tuple(gradients)
+        return bare.outputs, tuple(gradients)
 
     @contextmanager
     def keeping_values(self) -> Iterator[None]:

@@ -112,19 +112,16 @@ def given_by_forward(symbols: Sequence[Any], own: Sequence[Any]) -> Iterator[Non
 KEPT = "kept"  # as `MEMORY` says it: a copy of an input that the code keeps, while it is recorded
 
 
-def find_unkept(
-    gradients: tuple[Node, ...], computed: Collection[Node]
-) -> tuple[tuple[str, ...], tuple[Node, ...]]:
+def find_unkept(graph: Graph, computed: Collection[Node]) -> tuple[tuple[str, ...], Graph]:
     """Return the names of the inputs that gradients read only through what forward computed and
     kept, and the gradients without marks of its copies.
     """
-    graph = Graph("", (), gradients)
     marks_of_copies = {n: n.operands[0] for n in graph.nodes if is_kept_copy(n)}
     held = {*marks_of_copies, *(node for node in computed if node.op is not ops.INPUT)}
-    direct = {*walk(gradients, lambda node: () if node in held else read_by(node))}
+    direct = {*walk(graph.outputs, lambda node: () if node in held else read_by(node))}
     tensors = [n for n in graph.nodes if n.op is ops.INPUT and n.type.kind == "tensor"]
     names = tuple([node.attr("name") for node in tensors if node not in direct])
-    return names, substitute(graph, marks_of_copies).outputs
+    return names, substitute(graph, marks_of_copies)
 
 
 def is_kept_copy(node: Node) -> bool:

@@ -7,6 +7,7 @@ A mistake in the user's code raises through dozens of our frames, which hide the
         shorten(error)
         raise
 
+Emitted code gives way to the user's line that it computes, as if this had called what raised.
 A `try` costs nothing until something is raised. What goes out is the error itself, with its notes;
 only the tracebacks change, of what it was raised from, too. With MULTIGRAD_TRACEBACK=full nothing
 is taken out.
@@ -15,9 +16,11 @@ is taken out.
 from __future__ import annotations
 
 import functools
+import linecache
 import os
+import sys
 from collections.abc import Callable, Iterator
-from types import TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import ParamSpec, TypeVar
 
 from ...errors import MultigradError
@@ -26,6 +29,7 @@ P, R = ParamSpec("P"), TypeVar("R")
 VARIABLE, FULL = "MULTIGRAD_TRACEBACK", "full"
 ROOT = __name__.partition(".")[0]
 ABOVE = "__cause__", "__context__"
+TOLD = -1  # the instruction of a frame that we add, which has none
 
 
 def shorten(error: BaseException) -> None:
@@ -86,8 +90,11 @@ def _steps(traceback: TracebackType | None) -> Iterator[TracebackType]:
 def _is_ours(step: TracebackType) -> bool:
     frame = step.tb_frame
     # A copy of the user's function has its file; that of the rule has no name of a module.
-    is_emitted = frame.f_code.co_filename.startswith(f"<{ROOT}")
-    return is_emitted or _is_of_us(frame.f_globals.get("__name__"))
+    return _is_emitted(frame.f_code) or _is_of_us(frame.f_globals.get("__name__"))
+
+
+def _is_emitted(code: CodeType) -> bool:
+    return code.co_filename.startswith(f"<{ROOT}")
 
 
 def _not_ours(error: BaseException | None) -> BaseException | None:
@@ -110,8 +117,40 @@ def _is_handled_by_us(error: BaseException) -> bool:
 
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
     steps = list(_steps(traceback))
-    kept = [step for i, step in enumerate(steps, 1) if i == len(steps) or not _is_ours(step)]
+    # An error passes several doors.
+    told = [(s.tb_frame.f_code.co_filename, s.tb_lineno) for s in steps if s.tb_lasti == TOLD]
     shorter: TracebackType | None = None
-    for step in reversed(kept):
-        shorter = TracebackType(shorter, step.tb_frame, step.tb_lasti, step.tb_lineno)
+    for step in reversed(steps):
+        if step is steps[-1] or not _is_ours(step):
+            shorter = TracebackType(shorter, step.tb_frame, step.tb_lasti, step.tb_lineno)
+        for place in _written(step):
+            if place not in told:
+                frame = _frame_in(place[0], step.tb_frame.f_code.co_name)
+                shorter = TracebackType(shorter, frame, TOLD, place[1])
     return shorter
+
+
+def _written(step: TracebackType) -> list[tuple[str, int]]:
+    """Return where the user wrote what raised in emitted code, the last line first."""
+    code = step.tb_frame.f_code
+    known = linecache.cache.get(code.co_filename) if _is_emitted(code) else None
+    if known is None or not hasattr(known[2], "places"):
+        return []
+    line = [*known[2]][step.tb_lineno - 1]
+    start, end = _columns(step)
+    part = line.encode()[start:end].decode(errors="ignore")
+    return sorted([(at.file, at.line) for at in known[2].places(line, part)], reverse=True)
+
+
+def _columns(step: TracebackType) -> tuple[int, int]:
+    code = step.tb_frame.f_code
+    if sys.version_info >= (3, 11):
+        positions = [*code.co_positions()][step.tb_lasti // 2]
+        if None not in positions and positions[0] == positions[1]:
+            return positions[2], positions[3]
+    return 0, 0
+
+
+def _frame_in(file: str, name: str) -> FrameType:
+    code = compile("here()", file, "eval").replace(co_name=name)
+    return eval(code, {"here": sys._getframe})

@@ -30,6 +30,7 @@ from ...functions.entries import Entries, kind_of
 from ...functions.function import Function
 from ...graph.ir.types import FLOATS, T
 from ...graph.support.params import P, R, Range, read_ranges
+from ...graph.support.tracebacks import shorten
 from ...graph.support.trees import optree
 from ...trace.trace import Trace, Value
 from .arguments import (
@@ -141,14 +142,22 @@ class Estimator(Function[P, R]):
             RuleTypeError: an argument is missing, unknown or of another kind.
             RuleValueError: a number is out of its range, or a shape does not fit.
         """
-        for is_reading, call_read, _ in FUNCTION_READERS:
-            if is_reading():
-                return call_read(self, self.prepare(args, kwargs), {})
-        arguments = self._complete(args, kwargs)
-        # The check and the entry of a call with arguments like these are cached.
-        is_known = tuple(map(type, arguments)) in self._cached_types
-        entry = self._checked_entries.get(_cache_key(arguments)) if is_known else None
-        return self._apply_checked(arguments) if entry is None else entry.run(arguments, self.draws)
+        try:
+            for is_reading, call_read, _ in FUNCTION_READERS:
+                if is_reading():
+                    return call_read(self, self.prepare(args, kwargs), {})
+            arguments = self._complete(args, kwargs)
+            # The check and the entry of a call with arguments like these are cached.
+            is_known = tuple(map(type, arguments)) in self._cached_types
+            entry = self._checked_entries.get(_cache_key(arguments)) if is_known else None
+            return (
+                self._apply_checked(arguments)
+                if entry is None
+                else entry.run(arguments, self.draws)
+            )
+        except Exception as error:
+            shorten(error)
+            raise
 
     def _apply_checked(self, args: tuple[Any, ...]) -> Any:
         checked_args = self.prepare(args, {})

@@ -65,6 +65,12 @@ def register() -> None:
         return g
 
 
+def of_unlike_sizes(x: Any) -> Any:
+    y = x * 2
+    z = np.matmul(y, np.ones(9))
+    return z + y
+
+
 # Each, and the text of the user's line.
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "number of gradients": (lambda: pair_of(lambda g, x: (g, g))(X), "(g, g))(X)"),
@@ -88,6 +94,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "dialect": (lambda: xg.function(square, dialect="pytorch"), 'dialect="pytorch"'),
     "cotangent": (pull_back, "pull(np.ones(3))"),
     "check": (check_without_a_graph, "x * undefined"),
+    "a kernel in forward": (lambda: xg.function(of_unlike_sizes)(X), "z = np.matmul(y, np.ones"),
+    "a kernel in backward": (
+        lambda: xg.vjp(pair_of(lambda g, x: np.matmul(g, np.ones(9))), X)[1](X),
+        "np.matmul(g, np.ones(9))",
+    ),
+    "range of an estimator": (lambda: xg.estimators.lsq(X, -1.0), "lsq(X, -1.0)"),
+    "shape for an estimator": (lambda: xg.estimators.lsq(X, np.ones(3)), "lsq(X, np.ones(3))"),
+    "argument of an estimator": (lambda: xg.estimators.lsq(X), "xg.estimators.lsq(X)"),
     "conversion": (lambda: xg.convert(3), "xg.convert(3)"),
 }
 
@@ -118,6 +132,36 @@ def test_a_mistake_in_a_backward_that_a_framework_calls_does_so_too(backend: Any
     native = pair_of(lambda g, x: broken(g), native=True)
     assert_short(lambda: backend.vjp(native, X, X), "x * undefined")
     assert_short(lambda: backend.vjp(pair_of(lambda g, x: (g, g)), X, X), "backend.vjp(pair_of")
+
+
+@pytest.mark.needs("torch")
+def test_emitted_code_that_raises_within_a_framework_tells_the_user_s_line() -> None:
+    torch = importlib.import_module("torch")
+
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g.view(99)
+
+    x = torch.ones(4, requires_grad=True)
+    converted = xg.convert(Broken)
+    assert_short(lambda: converted.apply(x).sum().backward(), ": return g.view(99)")
+    text = text_of(lambda: converted.apply(x).sum().backward())
+    line = Broken.backward.__code__.co_firstlineno + 2
+    assert f'# your code: File "{__file__}", line {line}: return g.view(99)' in text, text
+
+
+def test_a_line_is_told_once_however_many_functions_an_error_leaves() -> None:
+    with pytest.raises(ValueError, match="mismatch") as caught:
+        xg.function(lambda x: xg.function(of_unlike_sizes)(x), native=True)(X)
+    shorten(caught.value)
+    first = of_unlike_sizes.__code__.co_firstlineno
+    steps = traceback.extract_tb(caught.value.__traceback__)
+    assert [step.lineno for step in steps].count(first + 2) == 1
 
 
 @pytest.mark.needs("jax")
