@@ -158,11 +158,13 @@ class Tensors:
 
     is_strided: Callable[[Tensor], bool] | None = None
     """Whether a tensor holds all its elements; without it each does."""
+
     is_contiguous: Callable[[Tensor], bool] | None = None
     """Whether a tensor lies in memory in order: reshapes are views; without it each does."""
 
-    address: Callable[[Tensor], Any] | None = None  # None: each result owns its memory
-    """What tensors that share memory have in common."""
+    address: Callable[[Tensor], Any] | None = None
+    """What tensors that share memory have in common; without it each owns its memory."""
+
     requires_grad: Callable[[Tensor], bool] | None = None
     """Whether a tensor asks for a gradient, if that is known at a call; without it a float may."""
 
@@ -181,8 +183,7 @@ class Kernels:
     """By op: operands by position, attributes by name. One with a symbol may be left out."""
 
     unsupported: Mapping[Op, str | Mapping[str, str]]
-    """What is missing, with the reason; for an op that is in `rows` but lacks some dtypes, the
-    reasons by dtype ({"float16": "no CPU kernel"})."""
+    """Why an op is missing; of one in `rows`, by dtype: {"float16": "no CPU kernel"}."""
 
     while_loop: Function | None = None
     """(carry, constants, condition, body) -> the carry after a loop that values end. The two
@@ -194,10 +195,8 @@ class Kernels:
     of `rows`, from the last where `reverse`, and constants, and returns these two in one tuple."""
 
     scalar_left: Mapping[Op, Function] = field(default_factory=dict)
-    """Faster callables `f(tensor, scalar)` for `op(scalar, tensor)`."""
-
     scalar_right: Mapping[Op, Function] = field(default_factory=dict)
-    """The same for `op(tensor, scalar)`."""
+    """Faster callables `f(tensor, scalar)`, for `op(scalar, tensor)` and `op(tensor, scalar)`."""
 
     exact: Mapping[Op, Function] = field(default_factory=dict)
     """By exact op (`graph/passes/decisions.py`): what has IEEE 754's bits, whatever compiles it."""

@@ -28,7 +28,7 @@ from ..functions.captures import find_variant
 from ..functions.chain import Chain
 from ..functions.eject.eject import eject
 from ..functions.function import Function
-from ..functions.generality import Asked, asked_of_arguments, over_dtypes
+from ..functions.saving import Asked, asked_of_arguments, over_dtypes
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node, format_graph
 from ..graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, T, Type

@@ -77,7 +77,15 @@ def _apply_once(
         # The engine tells only of non-leaves whether backward reaches them: hence views.
         views = [x.view_as(x) for x in other_leaves]
     nodes = [view.grad_fn for view in views]
-    call = NativeCall(name, outputs, pull, undifferentiable, layouts, other_leaves, nodes)
+    call = NativeCall(
+        name=name,
+        outputs=outputs,
+        pull=pull,
+        undifferentiable=undifferentiable,
+        layouts=layouts,
+        other_leaves=other_leaves,
+        nodes=nodes,
+    )
     return NativeFunction.apply(call, *tensors, *views)
 
 

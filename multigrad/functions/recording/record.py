@@ -39,9 +39,8 @@ from ...capture.values.memory import held_values, mark_copies, node_in_memory
 from ...capture.values.oracle import ModeOf, keeping_modes
 from ...capture.values.tracer import Attributed, V
 from ...errors import GradientError, MultigradError, TraceError
-from ...graph import ops
 from ...graph.ir import questions
-from ...graph.ir.graph import Graph, Node, every_node
+from ...graph.ir.graph import Graph, Node
 from ...graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
 from ...graph.passes.residuals import drop_marks, find_unkept, given_by_forward, marks
 from ...graph.passes.simplify import simplify, without_stops
@@ -50,7 +49,6 @@ from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph, numbered
 from ...trace.assertions import ENTRANCES, ORDERS
 from ...trace.axes import known_shape
-from ...trace.derived.derivatives import accumulate_all
 from ...trace.lookups import NAME, names_in, reading
 from ...trace.source import lend
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
@@ -70,10 +68,11 @@ from ..calls.effects import (
     told_apart,
 )
 from ..calls.facts import facts_of_inputs, gather_facts
-from ..calls.gradients import check_gradient, match_gradients, modes_of
+from ..calls.gradients import check_gradient, match_gradients
 from ..calls.imported_gradients import tangent_graph
 from ..calls.recipe import Recipe, Recorded, Variant
 from .branch_paths import BranchPath, record_paths
+from .derivative import true_derivative
 from .recapture import (
     check_draws,
     check_memory,
@@ -216,7 +215,7 @@ class _Recording:
         inputs: the graphs' input nodes by name, of the arguments, then of the cotangents.
         graphs: forward and backward as recorded, before they are simplified.
         first: an earlier run of the same, whose `derived` is taken over where the nodes are equal.
-        derived: the nodes of outputs and cotangents, and what `derivative` gave for them.
+        derived: the nodes of outputs and cotangents, and what `true_derivative` gave for them.
         latest: the gradients of the backward that ran last.
         returned, incoming, unkept: those of the first, its cotangents; see `FunctionGraph`.
     """
@@ -486,7 +485,7 @@ class _Recording:
         if not heads:  # no output carries a gradient: nobody calls backward
             return (), ()
         if recorded.pull is None:
-            return self.derivative(values, upstream)
+            return true_derivative(self, values, upstream)
         outputs = {name: value for value, name in zip(values, cotangents, strict=True)}
         for name, value in outputs.items():
             shape = known_shape(value)
@@ -579,37 +578,3 @@ class _Recording:
                 gradients[leaf.name] = node_in_memory(value)
                 self.latest.append(value)
         return gradients
-
-    def derivative(
-        self, values: list[Value], cotangents: list[Value]
-    ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
-        """Return the true derivative by the ops' VJPs."""
-        nodes = tuple(value.node for value in (*values, *cotangents))
-        if self.first is not None and self.first.derived[:1] == (nodes,):
-            return self.first.derived[1]
-        if lost := self.trace.backward.lost_gradient:
-            raise NotCaptured(
-                self.trace.error(
-                    f"takes the derivative of {lost}, whose own gradient is not captured. Give the "
-                    "function a backward"
-                )
-            )
-        tensors = [leaf.name for leaf in self.layout.tensors]
-        wrt = tuple(name for name in tensors if is_float(self.inputs[name].type))
-        targets = [self.inputs[name] for name in wrt]
-        seeds = [
-            (value.node, cotangent)
-            for value, cotangent in zip(values, cotangents, strict=True)
-            if is_float(value.node.type)
-        ]
-        by_name = modes_of(self.recipe.options.modes, self.layout)
-        modes = {self.inputs[name]: mode for name, mode in by_name.items() if name in wrt}
-        gradients = accumulate_all(self.trace, seeds, targets, modes)
-        gradient_nodes = tuple(
-            xp.zeros_like(self.trace.value(target)).node if gradient is None else gradient.node
-            for target, gradient in zip(targets, gradients, strict=True)
-        )
-        # Calls of other functions have gradients of their own, which each run takes anew.
-        if all(node.op is not ops.CALL for node in every_node(Graph("", (), nodes))):
-            self.derived = nodes, (gradient_nodes, wrt)
-        return gradient_nodes, wrt
