@@ -115,7 +115,7 @@ def record_call(
         elif is_lent(trace):  # its result is a number of NumPy's, which each library takes its way
             args, kwargs = _with_numbers((args, kwargs))
             return function(*args, **kwargs)
-    # Not `trace.reading_as`, whose microseconds count where each call comes by.
+    # Not `setting(trace, ...)`, whose microseconds count where each call comes by.
     reading_before, trace.reading = trace.reading, Reading((dialect,))
     try:
         return _record_by_row(

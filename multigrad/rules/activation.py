@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from ..backend.contract import Backend
 from ..backend.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
 from ..backend.values import in_one_framework
-from ..capture.user_code.reads import Reads
 from ..errors import RuleError, RuleTypeError, suggest
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Axes, FixedParams, Fused, Over, Residuals, read_params
@@ -27,6 +26,7 @@ from ..trace.active_rules import CURRENT, FREE, is_of_then
 from ..trace.lookups import (
     RULE_IN_FORCE,
     Lookup,
+    Telling,
     at_present,
     hand_along,
     is_handed_along,
@@ -316,7 +316,7 @@ class Activation(InNotebooks):
         if (
             reads
             and not (asks or in_force.moves)
-            and all(isinstance(each, Reads) for each in reads)
+            and all(isinstance(each, Telling) and each.is_of_code for each in reads)
         ):
             values = present.values
 

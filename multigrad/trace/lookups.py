@@ -58,7 +58,13 @@ class Lookup:
 
 
 class Telling(str):
-    """A fact that knows how to look itself up; others are looked up by their text alone."""
+    """A fact that knows how to look itself up; others are looked up by their text alone.
+
+    Attributes:
+        is_of_code: whether it is about values that the user's code reads.
+    """
+
+    is_of_code = False
 
     def meaning(self) -> Any:
         """Return the current meaning, or None if it cannot be determined."""

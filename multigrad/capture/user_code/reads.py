@@ -82,6 +82,7 @@ class Reads(Telling):
     from there. Their meaning is a number, which is another for other values.
     """
 
+    is_of_code = True
     serial: int
     has_tensors = False  # whether frameworks' small tensors are compared by value, as in rules
     anchor: Callable[[], Any]  # a weak reference, where Python offers one
