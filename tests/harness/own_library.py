@@ -144,7 +144,7 @@ def assert_as_in(
             for y in map(np.asarray, own)
         ]
     cotangent = [*leaves_of(cotangent), *(None for _ in own)][: len(own)]
-    graph = xg.function(function, native=False) if of is None else of
+    graph = xg.function(function, native=False, dialect=library) if of is None else of
     backend = BackendUnderTest("numpy") if backend is None else backend
     dtypes = [a.dtype for a in leaves_of(arrays) if isinstance(a, np.ndarray)]
     with backend.precision(max(dtypes, key=lambda dtype: dtype.itemsize)):

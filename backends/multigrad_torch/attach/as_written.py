@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -181,7 +181,7 @@ def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tens
 @dataclass(slots=True, eq=False)
 class CalledAgain:
     name: str
-    run: Run
+    run: Run = field(repr=False)  # torch.jit.trace compares what it prints
     undifferentiable: Sequence[int] = ()
 
 

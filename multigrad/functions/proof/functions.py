@@ -110,7 +110,7 @@ def prove_function(
     reason = prove(attempt, is_call=is_call)
     called = library_of_leaves(captured.layout, captured.leaves)
     is_named = told_library(*functions) and not AS_GIVEN.get()
-    is_said = isinstance(captured.recipe.written_in, str) or is_named
+    is_said = isinstance(captured.recipe.written_in, str) or is_named or is_neutral(dialect)
     is_open = captured.variant.reads_names and not is_said and called not in ("", dialect)
     if is_open and not is_call:
         compare_with_call(attempt, called, partial(run_written_in, called, elsewhere=False))
