@@ -245,7 +245,7 @@ def as_class(ours: E, theirs: type[Exception]) -> E:
     return _made(type(ours), theirs, ours.args)
 
 
-def _made(ours: type[E], theirs: type[Exception], args: tuple[Any, ...]) -> E:
+def _made(ours: type[Any], theirs: type[Exception], args: tuple[Any, ...]) -> Any:
     if issubclass(ours, theirs):
         return ours(*args)
 

@@ -320,11 +320,11 @@ class Activation(InNotebooks):
         ):
             values = present.values
 
-            def function(x: Tensor) -> Tensor:
+            def run(x: Tensor) -> Tensor:
                 return entry.run((x, *values), draws)  # which compares what was read
 
-            self._latest = RememberedCall(in_force, type(x), x.dtype, function)
-            return function(x)
+            self._latest = RememberedCall(in_force, type(x), x.dtype, run)
+            return run(x)
         if asks or reads or (in_force.moves and not is_handed_along(backend)):
             y = entry.run(leaves, draws)
             self.tell_drawn(backend, in_force, x)

@@ -206,7 +206,7 @@ class V(Value):
                 "other elements undefined. Use np.where"
             )
         # The operands are masked too: a slope of infinity times a cotangent of 0 would be NaN.
-        args = [xp.where(where, arg, 1.0) if _has_slope(arg) else arg for arg in args]
+        args = tuple([xp.where(where, arg, 1.0) if _has_slope(arg) else arg for arg in args])
         return out.update(xp.where(where, record_call("numpy", function, args, kwargs), out))
 
     def __array_function__(

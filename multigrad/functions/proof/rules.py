@@ -176,7 +176,7 @@ def _numbers(captured: RuleUnderProof, called: Mapping[str, Any]) -> dict[str, f
 
 def _runner(
     captured: RuleUnderProof, dialects: Mapping[int, str], functions: Sequence[Any]
-) -> Callable[[Sequence[Sample]], list[Outcome]]:
+) -> Callable[..., list[Outcome]]:
     (dialect, *other_dialects) = dict.fromkeys(dialects.values())
 
     def original(backend: Backend, sample: Sample) -> dict[str, Any]:

@@ -25,7 +25,8 @@ from typing import ParamSpec, TypeVar
 
 from ...errors import MultigradError
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 VARIABLE, FULL = "MULTIGRAD_TRACEBACK", "full"
 ROOT = __name__.partition(".")[0]
 ABOVE = "__cause__", "__context__"

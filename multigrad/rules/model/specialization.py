@@ -14,7 +14,7 @@ import functools
 import types
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -184,7 +184,7 @@ class Specialization:
             rule = rule._resolved_parts()[0]
         return dialect_for(rule, called)
 
-    def without_call(self, facts: Mapping[str, Any]) -> dict[str, str]:
+    def without_call(self, facts: Container[str]) -> dict[str, str]:
         """Return what takes the place of a call for those of these facts that only calls tell: the
         library of the tensors with which it was called, where it is one.
         """

@@ -61,8 +61,9 @@ def is_before(a: Any, b: Any) -> bool:
     start = b if isinstance(b, int) else b[0]
     steps = [item[2] for item in (a, b) if isinstance(item, tuple)]
     # Both counted from the front, or both from the end: the length of the axis does not matter.
-    is_known = end is not None and start is not None and (end < 0) == (start < 0)
-    return is_known and end <= start and all(step is None or step > 0 for step in steps)
+    if end is None or start is None or (end < 0) != (start < 0):
+        return False
+    return end <= start and all(step is None or step > 0 for step in steps)
 
 
 def getitem(x: Array, *, index: tuple[Any, ...]) -> Array:
