@@ -118,7 +118,10 @@ class Reads(Telling):
             return
         if len(self.finds) >= MOST_READS:
             raise TraceError(f"{self}: more than {MOST_READS} values, too many to compare")
-        self._state = {**self.finds, path: find}, {}, {}
+        self.reset({**self.finds, path: find})
+
+    def reset(self, finds: dict[Path, Find]) -> None:
+        self._state = finds, {}, {}
 
     def at(self, path: Path) -> Any:
         """Return what a path leads to now, as far as it is given."""
@@ -135,8 +138,7 @@ class Reads(Telling):
         grown = [path[:-1] for path, n in self.lengths().items() if n > lengths.get(path, n)]
         for path in grown:
             rows = self.finds.items()
-            kept = {each: find for each, find in rows if each[: len(path)] != path}
-            self._state = kept, {}, {}
+            self.reset({each: find for each, find in rows if each[: len(path)] != path})
         return bool(grown)
 
     def meaning(self) -> int:
@@ -433,6 +435,8 @@ class Walk:
         self._reads: Any = None  # of the present anchor
         functions = [each for each in map(plain_function, callables) if each is not None]
         self.packages = {_root(each.__module__) for each in functions}
+        of_libraries = (each for each in functions if is_library_file(each.__code__.co_filename))
+        self._libraries = {_root(each.__module__) for each in of_libraries}
         for value in (*callables, *values):
             while isinstance(value, partial):
                 value = value.func
@@ -443,7 +447,26 @@ class Walk:
                     self.anchors[id(each)] = each
 
     def walk(self) -> list[Reads]:
-        """Return the facts about all anchors, once nothing adds to the names."""
+        """Return the facts about all anchors.
+
+        A library whose own function is the one in capture leads to too much of itself, as Flax's
+        modules do: then it is left out, as libraries are.
+        """
+        facts = list(map(Reads.of, self.anchors.values()))
+        before = [each.finds for each in facts]
+        try:
+            self._search()
+        except TraceError:
+            if not self._libraries:
+                raise
+            self.packages -= self._libraries
+            for each, finds in zip(facts, before, strict=True):
+                each.reset(finds)
+            self._search()
+        return facts
+
+    def _search(self) -> None:
+        """See what the anchors lead to, until nothing adds to the names."""
         before = None
         while before != (before := len(self.names)):
             self._seen = {*self.anchors}
@@ -453,7 +476,6 @@ class Walk:
                     self._see_function((), self._reads.anchor, anchor, self._own)
                 else:
                     self._see_object((), self._reads.anchor, anchor)
-        return list(map(Reads.of, self.anchors.values()))
 
     def is_users(self, value: Any) -> bool:
         """Return whether a function, class or module is the user's, or the class of an object."""
