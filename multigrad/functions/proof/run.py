@@ -169,17 +169,20 @@ def on_first_home(dialect: str, run: Callable[[Backend], Any], *, elsewhere: boo
     Where code has nothing but methods, its library is a guess: one without a method is not meant.
     """
     failure: Exception | None = None
-    for backend in homes(dialect):
-        try:
-            return run(backend)
-        # A missing method or keyword: the guess was wrong.
-        except (AttributeError, TypeError) as error:
-            failure = failure or error
-            if not elsewhere:
-                break
-        except Exception as error:
-            raise failure or error from None
-    raise failure or LookupError(f"{dialect} is not imported")
+    try:
+        for backend in homes(dialect):
+            try:
+                return run(backend)
+            # A missing method or keyword: the guess was wrong.
+            except (AttributeError, TypeError) as error:
+                failure = failure or error
+                if not elsewhere:
+                    break
+            except Exception as error:
+                raise failure or error from None
+        raise failure or LookupError(f"{dialect} is not imported")
+    finally:
+        del failure  # its traceback holds this frame
 
 
 def isolated(backend: Backend, run: Callable[[], Any], dtype: str, is_random: bool) -> Any:
