@@ -120,8 +120,15 @@ class Entries:
         except TypeError:
             # An object holds something unhashable, as TensorFlow's tensors: nothing is kept.
             return self._build(leaves, tree)
-        build = partial(self._build, leaves, tree)
-        return self.known.get(key) or build_once(self.known, key, build, MOST_ENTRIES)
+        entry = self.known.get(key)
+        if entry is None:
+            build = partial(self._apart()._build, leaves, tree)
+            entry = build_once(self.known, key, build, MOST_ENTRIES)
+        return entry
+
+    def _apart(self) -> Entries:
+        # What builds entries: one that referred to its own table would be a cycle of references.
+        return self.changed()
 
     def decide(
         self, door: Door, layout: Layout, leaves: Sequence[Any], backend: Backend | None = None
@@ -277,7 +284,7 @@ class Entries:
         if entry is None:
             tree = flatten(tuple(leaves), {})[1]
             layout = self.recipe.lay_out(self.completion.parameters, leaves, tree)
-            build = partial(self._entry_for, layout, backend, leaves)
+            build = partial(self._apart()._entry_for, layout, backend, leaves)
             entry = build_once(self.known, key, build, MOST_ENTRIES)
         return entry
 
@@ -444,13 +451,11 @@ class Entries:
         if opaque is not None and backend.name != self.recipe.dialect(backend.name):
             return Entry(lambda leaves, draws: opaque.call_across(backend, layout, leaves))
 
-        recipe = self.recipe  # an entry that referred to its table would be a cycle of references
-
         def native(leaves: Sequence[Any], draws: KeySource) -> Any:
             try:
-                return run_as_it_is(recipe, layout, backend, leaves, error)
+                return run_as_it_is(self.recipe, layout, backend, leaves, error)
             except Exception as failure:
-                explain_fallback(recipe, reason, failure, backend)
+                explain_fallback(self.recipe, reason, failure, backend)
                 raise
 
         return Entry(native)

@@ -37,11 +37,10 @@ def convert_module(
     obj: Any, framework: str, options: Capture
 ) -> tuple[Function[..., Any], dict[str, Tensor]]:
     """Return an object as a function of its parameters, and these as tensors of a framework."""
-    if not callable(obj) or not holds_state(obj) or not read_state(owner_of_method(obj)).tensors:
+    if not callable(obj) or not holds_state(obj):
         raise RuleTypeError(
             f"to={framework!r} is for a module, a layer, or another object with parameters, not "
-            f"for {name_of(obj)!r}: without any, it runs on every framework as xg.convert(obj); "
-            "one that makes them at its first call has to be called before"
+            f"for {name_of(obj)!r}: without any, it runs on every framework as xg.convert(obj)"
         )
     copy = copied(obj)  # what changes later is the object's own
     backend = load_backend(framework)
@@ -50,9 +49,9 @@ def convert_module(
     learned = {name: tensor for name, tensor in tensors.items() if _is_learned(state, name)}
     if not learned:
         raise RuleTypeError(
-            f"{name_of(obj)!r} holds no tensor that asks for a gradient. A method that takes the "
-            "parameters as an argument, as apply of flax.linen does, is a function of them as it "
-            "is: xg.convert(module.apply)"
+            f"{name_of(obj)!r} holds no tensor that asks for a gradient: one that makes them at its "
+            "first call has to be called before. A method that takes the parameters "
+            "as an argument, as apply of flax.linen does, is a function of them as it is: xg.convert(module.apply)"
         )
     names = _names_of_parameters(state, learned)
     fixed = {name: _as_array(tensor) for name, tensor in tensors.items() if name not in learned}
