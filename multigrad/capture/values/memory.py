@@ -235,12 +235,17 @@ def is_view(view: Value) -> bool:
     if base is not None and not view.is_certain:
         if view.how == IN_ORDER:
             view.is_certain = is_known_contiguous(base)
-            # Of an argument it is known whether it is in order.
-            if not view.is_certain and base.base is None and base.node.op is ops.INPUT:
+            if not view.is_certain and _is_known_scattered(base):
                 view.base, view.how, view.is_certain = None, f"{COPY} C", True
         elif view.node.op in ORDER_KEEPING:
             view.is_certain = is_known_contiguous(base)
     return view.is_certain
+
+
+def _is_known_scattered(value: Value) -> bool:
+    # Of an argument of a Function it is a fact; one capture of a rule serves all orders.
+    is_argument = value.base is None and value.node.op is ops.INPUT
+    return is_argument and f"contiguous:{value.node.attr('name')}" in value.trace.facts
 
 
 def is_known_contiguous(value: Value) -> bool:
