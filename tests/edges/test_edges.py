@@ -47,7 +47,13 @@ def test_indexed_expressions_are_the_same_on_every_backend(library: str) -> None
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize(
     "expression",
-    ["x[k]", "x[k, ::2]", "x.at[:, k].set(2.0)", "jnp.take(x, k, 0)", "jnp.sort(x)[..., -k]"],
+    [
+        "jnp.asarray(x)[k]",
+        "jnp.asarray(x)[k, ::2]",
+        "x.at[:, k].set(2.0)",
+        "jnp.take(x, k, 0)",
+        "jnp.sort(x)[..., -k]",
+    ],
 )
 def test_one_index_means_everywhere_what_it_means_in_jax(expression: str, wide: bool) -> None:
     import jax

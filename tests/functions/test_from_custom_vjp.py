@@ -171,7 +171,7 @@ def test_an_index_into_known_lengths_leaves_others_open(is_inner: bool) -> None:
 
 @pytest.mark.parametrize(
     "read",
-    [lambda x: jnp.exp(x)[:, 2], lambda x: x[:, -3] * 1.0, lambda x: jnp.take(x, 2, axis=1)],
+    [lambda x: jnp.exp(x)[:, 2], lambda x: jnp.exp(x[:, -3]), lambda x: jnp.take(x, 2, axis=1)],
     ids=["behind", "before", "taken"],
 )
 @pytest.mark.parametrize("columns", [(3, 2, 3), (2, 3, 2)])

@@ -16,6 +16,7 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 from multigrad.errors import RuleTypeError
+from multigrad.graph.support.tracebacks import FULL, VARIABLE
 
 from ..harness.ejecting import BY_RANK
 
@@ -210,7 +211,10 @@ def test_a_number_that_is_known_in_the_traced_code_alone_is_refused_by_name() ->
         jax.jit(lowered)(2.0)
 
 
-def test_traceback_shows_the_emitted_line(backend: Any) -> None:
+def test_a_whole_traceback_shows_the_emitted_line(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, FULL)
     rule = xg.register("broken_later", native=False)(
         lambda ctx, g, x: g * xp.expand_dims(xp.sum(x, axis=0), 1)
     )

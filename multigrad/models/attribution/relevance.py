@@ -291,7 +291,7 @@ def make_function(
     forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, kinds) for name in (*names, *formula.numbers)]
     )
-    return custom_gradient(forward, native=False)
+    return custom_gradient(forward, native=False, dialect="xp")
 
 
 @dataclass(frozen=True, eq=False)

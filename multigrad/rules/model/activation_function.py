@@ -247,8 +247,9 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         """What its code reads besides its input, as far as it was captured."""
         return frozenset(filter(is_read, self.function.captures.facts))
 
-    def derivative(self) -> Graph:
-        """Return the true derivative, which a Function's own backward may differ from."""
+    @property
+    def derivative(self) -> Graph:  # type: ignore[override]
+        """The true derivative, which a Function's own backward may differ from."""
         return simplify(pullback(self.graph()))
 
     def _capture(self, facts: dict[str, Any]) -> Graph:

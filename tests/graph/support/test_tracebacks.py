@@ -183,7 +183,7 @@ def test_all_frames_are_shown_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(OURS.findall(text_of(MISTAKES["number of gradients"][0]))) > 10
 
 
-def test_a_printed_traceback_is_short_and_all_of_it_is_there_if_asked_for() -> None:
+def test_a_printed_traceback_is_short_and_all_of_it_is_there_if_asked_for(tmp_path: Path) -> None:
     code = "import numpy, multigrad as xg\n"
     code += "xg.function(lambda x: x, lambda g, x: (g, g))(numpy.ones(2))"
     texts = []
@@ -192,6 +192,7 @@ def test_a_printed_traceback_is_short_and_all_of_it_is_there_if_asked_for() -> N
         run = subprocess.run(
             [sys.executable, "-c", code],
             env=environment,
+            cwd=tmp_path,  # `-c` imports from there first: not a checkout that is not installed
             capture_output=True,
             text=True,
             check=False,
