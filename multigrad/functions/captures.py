@@ -33,7 +33,7 @@ from ..trace.assertions import ORDERS, is_caught
 from ..trace.coercion import array_node
 from ..trace.derived.custom_calls import CustomCall, record_call, replay
 from ..trace.identity import items_key
-from ..trace.lookups import look_up_all
+from ..trace.lookups import is_read, look_up_all
 from ..trace.trace import NeedsConcrete, Trace, Value, lift
 from .calls.arguments import Layout, Leaf, flatten, unwrap
 from .calls.as_written import warn_disproved
@@ -264,6 +264,16 @@ class Captures:
         current = look_up_all(variant.facts)
         return self.for_facts(variant.layout, {**variant.facts, **current}) if current else variant
 
+    def for_layout(self, layout: Layout) -> Variant:
+        """Return the variant for a call of which its dtype alone is known, and what is read."""
+        while True:
+            facts = {"dtype": layout.dtype, **look_up_all(self.facts)}
+            try:
+                return self.for_facts(layout, facts)
+            except NeedsConcrete:
+                if not any(map(is_read, self.facts - facts.keys())):
+                    raise
+
     def for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
         """Return the variant for symbolic arguments, under the facts that turn out to be needed."""
         facts: dict[str, Any] = {}
@@ -311,7 +321,7 @@ def renewed_variants(function: Function, door: Door) -> list[Variant]:
     """
     for layout in tuple(function.captures.uncaptured.values()):
         with suppress(Exception):  # of the author's code, too
-            function.captures.for_facts(layout, {"dtype": layout.dtype})
+            function.captures.for_layout(layout)
     variants: dict[int, Variant] = {}
     for variant in tuple(function.captures.variants.values()):
         try:
