@@ -94,7 +94,7 @@ def find_with_inputs(
     name, *others = names
     if others:
         raise MultigradError(f"{what} has {len(names)} targets; name one of {_listed(names)}")
-    obj = callable_of(find_target(name))
+    obj: Any = callable_of(find_target(name))
     stated = None if words else stated_inputs(name)
     if forward is not None and isinstance(obj, Function):
         raise MultigradError(
