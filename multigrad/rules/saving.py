@@ -54,6 +54,7 @@ from ..graph.passes.serialize import (
     read_text,
 )
 from ..graph.support.files import write_whole
+from ..graph.support.tracebacks import level_of_user
 from .model import rule_names
 from .model.rule import Rule
 from .registry import resolve
@@ -105,7 +106,7 @@ def save(obj: str | Rule | Function[..., Any] | Callable[..., Any], path: Path) 
         warnings.warn(
             f"function {obj.name!r} asks for shapes, so the file is for {', or '.join(shapes)} "
             "alone: call it with all the shapes that it will meet, and save it again",
-            stacklevel=2,
+            stacklevel=level_of_user(),
         )
 
 

@@ -206,14 +206,20 @@ def svd(x: Tensor) -> Tensor:
     return jnp.concatenate((s[..., None, :], u, jnp.swapaxes(vh, -1, -2)), -2)
 
 
+def _mirrored(x: Tensor, lower: bool) -> Tensor:
+    # JAX reads one half, but the mean of both where it differentiates; the gradient is that of x.
+    half, rest = (jnp.tril(x), jnp.tril(x, -1)) if lower else (jnp.triu(x), jnp.triu(x, 1))
+    return lax.stop_gradient(half + jnp.swapaxes(rest, -1, -2)) + (x - lax.stop_gradient(x))
+
+
 def eigh(x: Tensor, *, lower: bool) -> Tensor:
-    v, w = lax.linalg.eigh(x, lower=lower, symmetrize_input=False)
+    v, w = lax.linalg.eigh(_mirrored(x, lower), lower=lower, symmetrize_input=False)
     # the values above the vectors, as in svd
     return jnp.concatenate((w[..., None, :], v), -2)
 
 
 def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
-    return lax.linalg.eigh(x, lower=lower, symmetrize_input=False)[1]
+    return lax.linalg.eigh(_mirrored(x, lower), lower=lower, symmetrize_input=False)[1]
 
 
 def svdvals(x: Tensor) -> Tensor:

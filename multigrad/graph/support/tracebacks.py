@@ -71,6 +71,15 @@ def door(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def level_of_user() -> int:
+    """Return the `stacklevel` with which the caller warns of the user's line, past our doors."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and _is_of_us(frame.f_globals.get("__name__")):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def _is_signal(error: BaseException) -> bool:
     # Errors of ours that no user sees tell a capture what to do next, by their frames at times.
     return _is_of_us(type(error).__module__) and not isinstance(error, MultigradError)
