@@ -49,8 +49,8 @@ def convert_module(
     learned = {name: tensor for name, tensor in tensors.items() if _is_learned(state, name)}
     if not learned:
         raise RuleTypeError(
-            f"{name_of(obj)!r} holds no tensor that asks for a gradient: one that makes them at its "
-            "first call has to be called before. A method that takes the parameters as an "
+            f"{name_of(obj)!r} holds no tensor that asks for a gradient: one that makes them at "
+            "its first call has to be called before. A method that takes the parameters as an "
             "argument, as apply of flax.linen does, is a function of them as it is: "
             "xg.convert(module.apply)"
         )

@@ -217,6 +217,7 @@ def _mentioned_packages(
     values = [namespace[name] for name in names if name in namespace]
     cell_contents = held_around(function)
     yield from _packages((*values, *cell_contents))
+    yield from _libraries_of_classes((*values, *cell_contents))
     homes = (str(getattr(value, "__module__", "")) for value in _functions_read(function))
     yield from filter(_imported_by, homes)
     for name in names:  # imported inside the function
@@ -234,6 +235,25 @@ def _mentioned_packages(
                 yield from _mentioned_packages(value, seen)
         elif isinstance(value, types.ModuleType) and _owner(value) == "user":
             yield from _packages(vars(value).values())
+
+
+def _libraries_of_classes(values: Iterable[Any]) -> Iterator[str]:
+    # Those whose classes what is called has, or inherits: a layer, a class of the user's with a
+    # gradient of its own, `jax.jit(helper)`.
+    for value in values:
+        if callable(value) and not isinstance(value, types.FunctionType):
+            kind = value if isinstance(value, type) else type(value)
+            roots = {base.__module__.partition(".")[0] for base in type.mro(kind)}
+            known = tuple(name for name in DIALECTS if name in sys.modules)
+            yield from sorted(_frameworks(_dialect_with(root, known) for root in roots - {OWN}))
+
+
+@functools.lru_cache(maxsize=1024)
+def _dialect_with(root: str, known: tuple[str, ...]) -> str:
+    # Some libraries keep classes in a package that they require.
+    if root in known or root in sys.stdlib_module_names:
+        return root
+    return next((name for name in known if root in _requirements(name)), "")
 
 
 def _imported_in(function: types.FunctionType) -> set[str]:

@@ -181,7 +181,7 @@ _known: dict[int, Reads] = {}
 
 
 def _forget(key: int, anchor: Any) -> None:
-    reads = _known.get(key)
+    reads = _known.get(key) if _known else None  # no table is left as Python ends
     if reads is not None and reads.anchor is anchor:
         del _known[key]
 

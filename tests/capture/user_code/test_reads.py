@@ -387,7 +387,7 @@ def test_it_is_followed(way: str) -> None:
         np.testing.assert_allclose(f(X), X * np.float32(read()), rtol=1e-6)
 
 
-def test_a_guard_runs_no_property() -> None:
+def test_a_guard_runs_no_property(unproven: None) -> None:
     hidden = Hidden()
     f = function(lambda: hidden.scale)
     f(X)
