@@ -19,7 +19,7 @@ import numpy as np
 from ..backend.contract import Backend
 from ..capture.dialect import find_dialect
 from ..capture.user_code.libraries import read_as_meant
-from ..capture.user_code.reads import asks_for_read
+from ..capture.user_code.moving_reads import asks_for_read
 from ..errors import DisprovedError, MultigradError, TraceError
 from ..graph import ops
 from ..graph.ir.graph import Graph, Location, Node, freeze

@@ -32,7 +32,8 @@ from ..dialect import load_dialects
 from ..dialects import xp
 from ..foreign_calls import describe_routes, intercepting
 from ..user_code.inspection import contents, may_store, nested_codes, referred, tensors_of
-from ..user_code.reads import LOOSE, moved
+from ..user_code.moving_reads import moved
+from ..user_code.reads import LOOSE
 from ..user_code.snapshot import FIXED, Snapshot, has_state, is_state, shown
 from ..values.tracer import V
 

@@ -27,18 +27,17 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import is_dataclass
 from functools import partial
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ...errors import TraceError
-from ...graph.ir.types import FLOAT_SCALAR
 from ...graph.support.threads import SERIALS, set_within
 from ...trace.identity import Same, attributes_of, value_key
 from ...trace.lookups import Telling, hold, note
@@ -217,55 +216,6 @@ def noting_reads(
 LOOSE: ContextVar[Mapping[Reads, frozenset[Path]]] = ContextVar(
     "multigrad_loose", default=types.MappingProxyType({})
 )
-READ = "read_"  # begins the names of these inputs
-
-
-def numbers_moving() -> list[tuple[str, Find]]:
-    """Return the names of the inputs for numbers, and functions that find them."""
-    rows = [
-        (reads, path) for reads, paths in LOOSE.get().items() for path in sorted(paths, key=repr)
-    ]
-    return [(f"{READ}{i}", reads.finds[path]) for i, (reads, path) in enumerate(rows)]
-
-
-class Moved(NamedTuple):
-    """What stands for moving numbers in a capture.
-
-    Attributes:
-        symbols: by the id of what holds a number, and its place there.
-        leading: the ids of all values on the way to one.
-        inputs: the symbols, in order.
-    """
-
-    symbols: dict[tuple[int, Any], Any]
-    leading: set[int]
-    inputs: list[Any]
-
-
-def moved(trace: Any) -> Moved:
-    """Return symbols for the numbers that move, as a capture begins."""
-    result = Moved({}, set(), [])
-    names = iter(name for name, _ in numbers_moving())
-    for reads, paths in LOOSE.get().items():
-        for path in sorted(paths, key=repr):
-            starts = [n for n, (kind, _) in enumerate(path) if kind in STARTS]
-            # A function is copied, whatever led to it; what it refers to is replaced in the copy.
-            way = [reads.at(path[:n]) for n in range(starts[-1] + 1 if starts else 0, len(path))]
-            owner, (kind, place) = reads.at(path[:-1]), path[-1]
-            if kind == global_of.__name__:
-                owner = owner.__globals__
-            elif kind == cell_of.__name__:
-                owner, place = owner.__closure__[place], None
-            result.leading.update(map(id, way))
-            symbol = trace.input(next(names), FLOAT_SCALAR)
-            result.symbols.setdefault((id(owner), place), symbol)
-            result.inputs.append(symbol)
-    return result
-
-
-def asks_for_read(facts: Iterable[str]) -> bool:
-    """Return whether facts are values of moving numbers, which decide what code does."""
-    return any(fact.startswith(f"param:{READ}") for fact in facts) and bool(LOOSE.get())
 
 
 # --- how values are found, and compared -----------------------------------------------------------

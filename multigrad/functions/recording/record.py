@@ -33,7 +33,8 @@ from ...capture.meanings.places import Extremes
 from ...capture.meanings.rolled import roll
 from ...capture.taken_gradients import passing, prepare
 from ...capture.user_code.libraries import told_library, written_in
-from ...capture.user_code.reads import LOOSE, Reads, moved, noting_reads, numbers_moving
+from ...capture.user_code.moving_reads import moved, numbers_moving
+from ...capture.user_code.reads import LOOSE, Reads, noting_reads
 from ...capture.values.library_types import LibraryTypes
 from ...capture.values.memory import held_values, mark_copies, node_in_memory
 from ...capture.values.oracle import ModeOf, keeping_modes

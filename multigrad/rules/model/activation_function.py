@@ -27,8 +27,9 @@ from ...backend.contract import Backend
 from ...backend.discovery import backend_of
 from ...capture.dialects import xp as xp_dialect
 from ...capture.user_code.libraries import OWN
+from ...capture.user_code.moving_reads import numbers_moving
 from ...capture.user_code.object_state import read_state
-from ...capture.user_code.reads import NONE, numbers_moving
+from ...capture.user_code.reads import NONE
 from ...capture.user_code.signature import called_method, name_of
 from ...capture.values.tracer import Attributed
 from ...errors import DisprovedError, GradientError, RuleTypeError, TraceError

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 from ...backend.discovery import backend_of
 from ...capture.copies import capture as capturing
 from ...capture.user_code.libraries import read_as_meant
-from ...capture.user_code.reads import LOOSE, asks_for_read, noting_reads
+from ...capture.user_code.moving_reads import asks_for_read
+from ...capture.user_code.reads import LOOSE, noting_reads
 from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
 from ...functions.proof.rules import RuleUnderProof, prove_rule
 from ...functions.proof.run import dialect_for
