@@ -115,7 +115,9 @@ def find_with_inputs(
         obj = uncaptured(obj)  # inputs are tried with one, and the graphs are of another
     else:
         uncalled = False
-    function: Any = xg.convert(obj) if is_foreign else uncaptured(obj) if uncalled else obj
+    function: Any = xg.convert(obj) if is_foreign else obj
+    if uncalled:
+        function = uncaptured(function)
     # Else a Function stays in the forms in which it was called.
     if not (words or is_foreign or uncalled or (is_function and (dtype or known is None))):
         return obj, [*(stated or ())], ""

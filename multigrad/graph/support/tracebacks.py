@@ -21,7 +21,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ...errors import MultigradError
 
@@ -143,7 +143,7 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
 def _written(step: TracebackType) -> list[tuple[str, int]]:
     """Return where the user wrote what raised in emitted code, the last line first."""
     code = step.tb_frame.f_code
-    known = linecache.cache.get(code.co_filename) if _is_emitted(code) else None
+    known: Any = linecache.cache.get(code.co_filename) if _is_emitted(code) else None
     if known is None or not hasattr(known[2], "places"):
         return []
     line = [*known[2]][step.tb_lineno - 1]
