@@ -107,6 +107,7 @@ def nested_codes(code: types.CodeType) -> list[types.CodeType]:
 
 # --- tensors of the module, the enclosing function or a default -----------------------------------
 # Small ones become constants of the graph, whose values are compared anew at each call.
+LONGEST_WORD = 64  # of the strings in code that may be names
 MOST_ELEMENTS = 1024
 MOST_ITEMS = 64
 
@@ -311,3 +312,12 @@ def asks_for_class(trace: Trace, reader: types.FrameType) -> bool:
     # C code runs in the frame of its caller, which then is at a call.
     operation = code.co_code[reader.f_lasti]
     return operation in ATTRIBUTE_READS or dis.opname[operation] == "MATCH_CLASS"
+
+
+@functools.lru_cache(maxsize=4096)
+def names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names in code and in the functions inside it, and the short strings."""
+    codes = nested_codes(code)
+    words = (word for each in codes for word in each.co_consts if isinstance(word, str))
+    names = frozenset(name for each in codes for name in each.co_names)
+    return names, frozenset(word for word in words if len(word) <= LONGEST_WORD)

@@ -46,6 +46,7 @@ from .inspection import (
     MOST_ELEMENTS,
     contents,
     method_of,
+    names_in,
     nested_codes,
     plain_function,
     values_of,
@@ -113,11 +114,10 @@ class Reads(Telling):
         return self._state[0]
 
     def add(self, path: Path, find: Find) -> None:
-        if path in self.finds:
-            return
-        if len(self.finds) >= MOST_READS:
-            raise TraceError(f"{self}: more than {MOST_READS} values, too many to compare")
-        self.reset({**self.finds, path: find})
+        if path not in self.finds:
+            if len(self.finds) >= MOST_READS:
+                raise TraceError(f"{self}: more than {MOST_READS} values, too many to compare")
+            self.reset({**self.finds, path: find})
 
     def reset(self, finds: dict[Path, Find]) -> None:
         self._state = finds, {}, {}
@@ -180,8 +180,8 @@ _known: dict[int, Reads] = {}
 
 
 def _forget(key: int, anchor: Any) -> None:
-    reads = _known.get(key) if _known else None  # no table is left as Python ends
-    if reads is not None and reads.anchor is anchor:
+    # No table is left as Python ends.
+    if _known and key in _known and _known[key].anchor is anchor:
         del _known[key]
 
 
@@ -384,9 +384,9 @@ class Walk:
         self._seen: set[int] = set()  # ids of what the walk has met
         self._reads: Any = None  # of the present anchor
         functions = [each for each in map(plain_function, callables) if each is not None]
-        self.packages = {_root(each.__module__) for each in functions}
-        of_libraries = (each for each in functions if is_library_file(each.__code__.co_filename))
-        self._libraries = {_root(each.__module__) for each in of_libraries}
+        files = [(_root(each.__module__), each.__code__.co_filename) for each in functions]
+        self.packages = {root for root, _ in files}
+        self._libraries = {root for root, file in files if is_library_file(file)}
         for value in (*callables, *values):
             while isinstance(value, partial):
                 value = value.func
@@ -397,10 +397,8 @@ class Walk:
                     self.anchors[id(each)] = each
 
     def walk(self) -> list[Reads]:
-        """Return the facts about all anchors.
-
-        A library whose own function is the one in capture leads to too much of itself, as Flax's
-        modules do: then it is left out, as libraries are.
+        """Return the facts about all anchors; a library with more than can be compared, as where
+        its own method is captured, is left out.
         """
         facts = list(map(Reads.of, self.anchors.values()))
         before = [each.finds for each in facts]
@@ -416,7 +414,6 @@ class Walk:
         return facts
 
     def _search(self) -> None:
-        """See what the anchors lead to, until nothing adds to the names."""
         before = None
         while before != (before := len(self.names)):
             self._seen = {*self.anchors}
@@ -552,12 +549,3 @@ def _is_called(kind: type, name: str) -> bool:
     return isinstance(method, types.FunctionType) and not method.__code__.co_filename.startswith(
         "<"
     )
-
-
-@functools.lru_cache(maxsize=4096)
-def names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names in code and in the functions inside it, and the short strings."""
-    codes = nested_codes(code)
-    words = (word for each in codes for word in each.co_consts if isinstance(word, str))
-    names = frozenset(name for each in codes for name in each.co_names)
-    return names, frozenset(word for word in words if len(word) <= MOST_ITEMS)
