@@ -162,7 +162,7 @@ class Tensors:
     is_contiguous: Callable[[Tensor], bool] | None = None
     """Whether a tensor lies in memory in order: reshapes are views; without it each does."""
 
-    address: Callable[[Tensor], Any] | None = None
+    address: Callable[[Tensor], Any] | None = field(default=None, kw_only=True)
     """What tensors that share memory have in common; without it each owns its memory."""
 
     requires_grad: Callable[[Tensor], bool] | None = None
@@ -198,7 +198,7 @@ class Kernels:
     scalar_right: Mapping[Op, Function] = field(default_factory=dict)
     """Faster callables `f(tensor, scalar)`, for `op(scalar, tensor)` and `op(tensor, scalar)`."""
 
-    exact: Mapping[Op, Function] = field(default_factory=dict)
+    exact: Mapping[Op, Function] = field(default_factory=dict, kw_only=True)
     """By exact op (`graph/passes/decisions.py`): what has IEEE 754's bits, whatever compiles it."""
 
     bits: tuple[Function, Function] | None = None

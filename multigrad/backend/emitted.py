@@ -156,7 +156,7 @@ class Residuals:
     computed: tuple[str, ...]
     histories: tuple[str, ...] = ()
     likes: tuple[str, ...] = ()
-    late: tuple[str, ...] = ()
+    late: tuple[str, ...] = field(default=(), kw_only=True)
     shapes: tuple[str, ...] = ()
 
 
@@ -166,11 +166,13 @@ class Aliasing:
 
     Attributes:
         passed: those that may be an input itself, as of a cast to its dtype.
+        viewed: none any more: graphs say themselves what is a view. Renderers of 1.0 read it.
         shared: those that may be the same tensor as an output before them.
         views: those that may be a view of an input, or an input itself.
     """
 
     passed: tuple[int, ...] = ()
+    viewed: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
     views: tuple[int, ...] = ()
 

@@ -160,4 +160,4 @@ def find_aliasing(graphs: FunctionGraph) -> Aliasing:
     passing = [i for i, node in enumerate(sources) if node.op is ops.INPUT]
     sharing = [i for i, node in enumerate(sources) if node in sources[:i]]
     views = [i for i, node in enumerate(outputs) if node.op.result not in OWNING]
-    return Aliasing(tuple(passing), tuple(sharing), tuple(views))
+    return Aliasing(passed=tuple(passing), shared=tuple(sharing), views=tuple(views))
