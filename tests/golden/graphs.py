@@ -12,7 +12,6 @@ import numpy as np
 import multigrad as xg
 from multigrad.capture.dialect import AT_KINK
 from multigrad.errors import MultigradError
-from multigrad.trace.lookups import Telling
 
 from ..dtypes.table import ALL_PATTERNS, NO_WAY, Library, names_of, patterns_of, values
 
@@ -93,7 +92,7 @@ def _text(dialect: str, function: Any, pattern: str, given: list[Any]) -> str:
     variants = made.captures.variants.values()
     return "\n".join(
         # What the test's own function reads is no fact about its arguments.
-        f"{sorted(fact for fact in variant.facts if not isinstance(fact, Telling))}\n"
+        f"{sorted(fact for fact in variant.facts if not getattr(fact, 'is_of_code', False))}\n"
         f"{without_places(str(variant.graphs.forward))}"
         for variant in variants
     )
