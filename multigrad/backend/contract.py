@@ -43,8 +43,7 @@ class WeakTypes(NamedTuple):
     """A tensor as one."""
 
     find: Callable[[Callable[..., Any], Sequence[Any]], Sequence[bool]]
-    """(run, tensors) -> for each of the results that `run(*tensors)` lists, whether it is one; none
-    where that cannot be told."""
+    """(run, tensors) -> for each result of `run(*tensors)`, whether it is one; none if unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,12 +190,13 @@ class Kernels:
 
     scan: Function | None = None
     """(carry, rows, constants, body, reverse) -> the carry after a turn for each row, and what the
-    turns gave, stacked, in one tuple. The body takes by position the carry, one row of each tensor
-    of `rows`, from the last where `reverse`, and constants, and returns these two in one tuple."""
+    turns gave, stacked, in a tuple. The body takes a row of each by position, and gives both."""
 
     scalar_left: Mapping[Op, Function] = field(default_factory=dict)
+    """Faster callables `f(tensor, scalar)` for `op(scalar, tensor)`."""
+
     scalar_right: Mapping[Op, Function] = field(default_factory=dict)
-    """Faster callables `f(tensor, scalar)`, for `op(scalar, tensor)` and `op(tensor, scalar)`."""
+    """The same for `op(tensor, scalar)`."""
 
     exact: Mapping[Op, Function] = field(default_factory=dict, kw_only=True)
     """By exact op (`graph/passes/decisions.py`): what has IEEE 754's bits, whatever compiles it."""
