@@ -91,7 +91,7 @@ class TraceError(MultigradError):
         place: that file and line.
     """
 
-    # Kept in `args`, which AutoGraph hands on.
+    # Kept in `args`, which AutoGraph passes on.
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
@@ -229,12 +229,12 @@ class NotProvenWarning(UserWarning):
     """
 
 
-# --- errors in the place of a framework's ---------------------------------------------------------
+# --- errors instead of a framework's --------------------------------------------------------------
 E = TypeVar("E", bound=MultigradError)
 
 
 def explaining(theirs: Exception, ours: E) -> E:
-    """Return our error in the place of a framework's: it says both, and has the class of both."""
+    """Return our error instead of a framework's: it says both, and has the class of both."""
     error = as_class(type(ours)(f"{theirs}\n{ours}", *ours.args[1:]), type(theirs))
     error.__dict__.update(vars(theirs))
     return error
@@ -255,7 +255,7 @@ def _made(ours: type[Any], theirs: type[Exception], args: tuple[Any, ...]) -> An
     names = {"__module__": ours.__module__, "__reduce__": __reduce__}
     try:  # made anew each time: kept, it would keep a class of the user's, and what that refers to
         return type(ours.__name__, (ours, theirs), names)(*args)
-    except TypeError:  # a class that allows no other beside it
+    except TypeError:  # a class that allows no second base
         return ours(*args)
 
 

@@ -166,7 +166,7 @@ class Aliasing:
 
     Attributes:
         passed: those that may be an input itself, as of a cast to its dtype.
-        viewed: none any more: graphs say themselves what is a view. Renderers of 1.0 read it.
+        viewed: always empty, for renderers of 1.0: graphs say themselves what is a view.
         shared: those that may be the same tensor as an output before them.
         views: those that may be a view of an input, or an input itself.
     """

@@ -309,7 +309,7 @@ def told_apart(graph: Graph, values: Sequence[Value], arguments: Sequence[Any]) 
         root, is_sure = root_of(value)
         source = owner_of_memory(node)
         others = [values[i] for i, each in enumerate(nodes) if owner_of_memory(each) is source]
-        is_layout = root.how.startswith("contiguous")  # of a tensor that nobody holds any more
+        is_layout = root.how.startswith("contiguous")  # of a tensor that nobody holds
         is_own = not is_layout and not any(root is each for each in arguments)
         if is_own and source.op is ops.INPUT:  # a copy, as `x * 1`, is in no argument's memory
             node = node if root.node.op in PASSING else in_memory(node, COPY)
