@@ -50,9 +50,9 @@ def convert_module(
     if not learned:
         raise RuleTypeError(
             f"{name_of(obj)!r} holds no tensor that asks for a gradient: one that makes them at "
-            "its first call has to be called before. A method that takes the parameters as an "
-            "argument, as apply of flax.linen does, is a function of them as it is: "
-            "xg.convert(module.apply)"
+            "its first call has to be called before, and one without any runs on every framework "
+            "as xg.convert(obj). A method that takes the parameters as an argument, as apply of "
+            "flax.linen does, is a function of them as it is: xg.convert(module.apply)"
         )
     names = _names_of_parameters(state, learned)
     fixed = {name: _as_array(tensor) for name, tensor in tensors.items() if name not in learned}
