@@ -46,7 +46,7 @@ def sqrt(x: Tensor) -> Tensor:
 
 
 def error_of_root(x: Tensor, root: Tensor) -> Tensor:
-    """Return what a root in float64 lacks: its square is computed in two halves, without error."""
+    """Return the rounding error of a float64 root, whose square is computed exactly, in halves."""
     product, scaled = root * root, HALF_OF_FLOAT64 * root
     high = scaled - (scaled - root)
     low = root - high

@@ -123,7 +123,7 @@ class Reads(Telling):
         self._state = finds, {}, {}
 
     def at(self, path: Path) -> Any:
-        """Return what a path leads to now, as far as it is given."""
+        """Return the value at the end of a path now, as far as the path is given."""
         value = self.anchor()
         for kind, place in path:
             value = TAKES[kind](value, place)
@@ -220,7 +220,7 @@ LOOSE: ContextVar[Mapping[Reads, frozenset[Path]]] = ContextVar(
 
 # --- how values are found, and compared -----------------------------------------------------------
 def _token(value: Any) -> Any:
-    """Return what is the same object while a value is the same, and keeps no object alive."""
+    """Return an object that is the same while a value is, and that keeps no other alive."""
     kind = type(value)
     if kind in ATOMS:
         return value
