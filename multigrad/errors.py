@@ -81,11 +81,11 @@ class TraceError(MultigradError):
     Examples:
         >>> @xg.register("adaptive", native=False)
         ... def adaptive(ctx, grad_out, tin):
-        ...     return grad_out if grad_out.sum() > 0 else -grad_out
+        ...     return grad_out / max(1.0, float(grad_out.sum()))
         >>> adaptive(None, np.ones(2), np.ones(2))
         Traceback (most recent call last):
             ...
-        multigrad.errors.TraceError: rule 'adaptive' (...) branches on a tensor value...
+        multigrad.errors.TraceError: rule 'adaptive' (...) turns a tensor into a Python number...
 
     Attributes:
         place: that file and line.

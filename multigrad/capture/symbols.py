@@ -222,10 +222,10 @@ OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 
 
 def item(x: Any) -> Any:
-    """Return the number of a tensor of one element; a rule's is refused."""
+    """Return the number of a tensor of one element."""
     type_ = x.node.type
     dtypes = (T, *FLOATS, BOOL, *WHOLE)
-    if x.trace.kind != "rule" and type_.kind == "tensor" and type_.dtype in dtypes:
+    if type_.kind == "tensor" and type_.dtype in dtypes:
         shape = () if type_.shape == SCALAR_SHAPE else known_shape(x)
         if shape is None:
             raise NeedsConcrete(*needed_shapes(x.node))

@@ -22,22 +22,20 @@ from ..capture.user_code.libraries import read_as_meant
 from ..capture.user_code.moving_reads import asks_for_read
 from ..errors import DisprovedError, MultigradError, TraceError
 from ..graph import ops
-from ..graph.ir.graph import Graph, Location, Node, freeze
+from ..graph.ir.graph import Graph, Location, Node
 from ..graph.ir.questions import crossing, note
-from ..graph.ir.types import BOOL, T
 from ..graph.passes.facts import LIBRARY, Shapes, needed_shapes
 from ..graph.support.threads import build_once, set_within
 from ..graph.support.trees import optree
 from ..trace.active_rules import KeySource
 from ..trace.assertions import ORDERS, is_caught
-from ..trace.coercion import array_node
 from ..trace.derived.custom_calls import CustomCall, record_call, replay
 from ..trace.identity import items_key
 from ..trace.lookups import is_read, look_up_all
-from ..trace.trace import NeedsConcrete, Trace, Value, lift
-from .calls.arguments import Layout, Leaf, flatten, unwrap
+from ..trace.trace import NeedsConcrete, Trace, Value
+from .calls.arguments import Layout, flatten, unwrap
 from .calls.as_written import warn_disproved
-from .calls.binding import assemble
+from .calls.binding import assemble, lift_leaf
 from .calls.capture_errors import NotCaptured
 from .calls.decision import LOWERED, SHOWN, Door, decide
 from .calls.effects import check_apart, put_notes, put_updates
@@ -48,7 +46,8 @@ from .calls.facts import (
 )
 from .calls.gradients import modes_of
 from .calls.parameters import Completion
-from .calls.recipe import Recipe, Variant
+from .calls.recipe import Forms, Recipe, Variant
+from .documents.format import Form
 from .proof.executions import FunctionUnderProof
 from .proof.functions import AS_GIVEN, prove_function
 from .proof.memory import as_placed
@@ -69,22 +68,28 @@ class Captures:
         recipe: runs the function on symbolic values.
         prove: whether a capture is compared with the code as written.
         module: the name of the module that warnings are about.
-        variants: the graphs, by layout and facts.
-        facts: the names of the facts that the code has asked for; they only grow.
-        places: the lines that asked for them, where known.
-        uncaptured: the layouts of calls that ran as written, as its code looks at values.
-        open_forms: by layout, those of `open_forms.py`.
+        forms: what it was captured as.
     """
 
-    def __init__(self, recipe: Recipe, prove: bool, module: str) -> None:
+    def __init__(
+        self, recipe: Recipe, prove: bool, module: str, forms: Forms | None = None
+    ) -> None:
         self.recipe = recipe
         self.prove = prove
         self.module = module
-        self.variants: dict[Any, Variant] = {}
-        self.facts: frozenset[str] = frozenset()
-        self.places: dict[str, Location] = {}
-        self.uncaptured: dict[Any, Layout] = {}
-        self.open_forms: dict[Any, Any] = {}
+        self.forms = Forms() if forms is None else forms
+
+    @property
+    def variants(self) -> dict[Any, Variant]:
+        return self.forms.variants
+
+    @property
+    def facts(self) -> frozenset[str]:
+        return self.forms.facts
+
+    @facts.setter
+    def facts(self, facts: frozenset[str]) -> None:
+        self.forms.facts = facts
 
     def for_call(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
         """Return the variant for a call's arguments, under the facts that turn out to be needed."""
@@ -92,7 +97,7 @@ class Captures:
             try:
                 # Each round adds to `self.facts`, or ends in `NotCaptured`.
                 facts = gather_facts(
-                    self.recipe.subject, self.facts, layout, leaves, places=self.places
+                    self.recipe.subject, self.facts, layout, leaves, places=self.forms.places
                 )
                 variant = self.for_facts(layout, facts, leaves)
                 if self._is_open_to(variant, leaves):
@@ -101,6 +106,16 @@ class Captures:
                 break
             except NeedsConcrete:
                 continue
+        return self.proven(variant, layout, leaves, facts)
+
+    def proven(
+        self, variant: Variant, layout: Layout, leaves: Sequence[Any], facts: Mapping[str, Any]
+    ) -> Variant:
+        """Return a variant that is proven for the dtype of a call; `facts` are those of its key.
+
+        Raises:
+            NotCaptured: it is disproved.
+        """
         dtype = layout.dtype or ""
         # One proof for each dtype of the first float tensor.
         # A form for numbers that move is compared with those for some of their values.
@@ -212,7 +227,7 @@ class Captures:
     def _require(self, facts: Iterable[str], place: Location | None) -> None:
         self.facts = self.facts | frozenset(facts)
         if place is not None:
-            self.places = {**dict.fromkeys(facts, place), **self.places}
+            self.forms.places = {**dict.fromkeys(facts, place), **self.forms.places}
 
     def open_indices(self, variant: Variant) -> dict[Node, frozenset[str]]:
         """Return the ops with a constant index that a library moves inside, or drops, where it lies
@@ -242,9 +257,9 @@ class Captures:
         return False
 
     def keep_uncaptured(self, layout: Layout) -> None:
-        if len(self.uncaptured) >= MOST_VARIANTS:
-            self.uncaptured.clear()
-        self.uncaptured[layout.key, layout.dtype] = layout.without_objects()
+        if len(self.forms.uncaptured) >= MOST_VARIANTS:
+            self.forms.uncaptured.clear()
+        self.forms.uncaptured[layout.key, layout.dtype] = layout.without_objects()
 
     def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:
         # A variant captured for wide floats may hold in 16 bits, too: its `reach` tells in which.
@@ -308,7 +323,8 @@ def prove_code(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_ca
         variant = capture_function(recipe, variant.layout, variant.facts, leaves)
     if variant.combines:
         return note_open(recipe, "it calls a function that has accumulate=; autodiff adds up")
-
+    if variant.draws_apart:
+        return note_open(recipe, "a function that it calls draws several times, by keys of its own")
     recapture = partial(capture_function, recipe, variant.layout, variant.facts)
     captured = FunctionUnderProof(recipe, variant, leaves)
     return prove_function(captured, recapture, is_call=is_call)
@@ -319,7 +335,7 @@ def renewed_variants(function: Function, door: Door) -> list[Variant]:
 
     Calls that ran as written are captured here.
     """
-    for layout in tuple(function.captures.uncaptured.values()):
+    for layout in tuple(function.captures.forms.uncaptured.values()):
         with suppress(Exception):  # of the author's code, too
             function.captures.for_layout(layout)
     variants: dict[int, Variant] = {}
@@ -518,13 +534,18 @@ def inline(
             "one. Take the vjp of that function itself, or give the key to the function "
             "around it"
         )
+    # Each draw takes a key of the capture around it: those of two functions never meet.
+    forward, backward = graphs.forward, graphs.backward
     if graphs.is_random:
-        values["key"] = trace.next_key()
-    outputs = replay(trace, graphs.forward, values)
+        form = Form.of(None, {}, forward, backward)
+        trace.limits.draws_of_one = max(trace.limits.draws_of_one, len(form.drawn))
+        values |= form.enter(trace)
+        forward, backward = form.graphs
+    outputs = replay(trace, forward, values)
     assume(recipe.name, trace, variant, values)
     names = tuple(values)
     call = CustomCall(
-        graphs.backward,
+        backward,
         graphs.cotangents,
         names=names,
         wrt=graphs.wrt,
@@ -575,13 +596,3 @@ def _put_effects(
         everything = {**holders, **dict(enumerate(flat))}
         is_class = recipe.imported is not None
         put_notes(trace, variant.notes, forward, values, everything, is_class=is_class)
-
-
-def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:
-    """Return the node of an argument; a constant array without axes stays a tensor."""
-    node = lift(trace, value)
-    if leaf.kind == "number" or node.op is not ops.CONST:
-        return node
-    number = node.attr("value")
-    dtype = BOOL if isinstance(number, bool) else T
-    return array_node(trace.like(), freeze(np.asarray(number)), dtype)

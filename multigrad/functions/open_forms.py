@@ -52,7 +52,7 @@ class OpenForms:
 
 def find_form(captures: Captures, layout: Layout, leaves: Sequence[Any]) -> Variant:
     """Return the variant for a call: an open one, if there is one that holds."""
-    forms = captures.open_forms.get(layout.key)
+    forms = captures.forms.open_forms.get(layout.key)
     if forms is not None and forms.held and not is_noted():
         with set_within(LOOSE, forms.paths):
             if _key(captures, layout, leaves) in forms.held:
@@ -74,11 +74,11 @@ def try_open(
         for fact in sorted(captures.facts)
         if isinstance(fact, Reads) and fact.moving
     }
-    forms = captures.open_forms.get(layout.key)
+    forms = captures.forms.open_forms.get(layout.key)
     if not paths:
         return {}
     if forms is None or forms.paths != paths:
-        forms = captures.open_forms[layout.key] = OpenForms(paths)
+        forms = captures.forms.open_forms[layout.key] = OpenForms(paths)
     with set_within(LOOSE, paths):
         key = _key(captures, layout, leaves)
         if key not in forms.tried:
@@ -101,7 +101,7 @@ def try_open(
 
 
 def _key(captures: Captures, layout: Layout, leaves: Sequence[Any]) -> Any:
-    subject, places = captures.recipe.subject, captures.places
+    subject, places = captures.recipe.subject, captures.forms.places
     return items_key(gather_facts(subject, captures.facts, layout, leaves, places=places))
 
 

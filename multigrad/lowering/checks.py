@@ -162,20 +162,20 @@ def gradient_shape_check(function: str, argument: str) -> Callable[[Tensor, Any]
     def check_gradient(gradient: Tensor, expected: Any) -> Tensor:
         shape = gradient.shape
         if shape != expected and not shapes_agree(shape, expected):
-            raise unlike(function, argument, tuple(shape), tuple(expected))
+            raise unlike(f"function {function!r}", argument, tuple(shape), tuple(expected))
         return gradient
 
     return check_gradient
 
 
-def unlike(function: str, argument: str, shape: Shape, expected: Shape) -> GradientError:
+def unlike(subject: str, argument: str, shape: Shape, expected: Shape) -> GradientError:
     """Return the error for a gradient of another shape than that of its argument."""
     hint = ""
     with contextlib.suppress(GradientError):
         summed_to(shape, expected)
         hint = f": xp.sum_to(gradient, {argument}) undoes broadcasting"
     return GradientError(
-        f"function {function!r} returned a gradient of shape {shape} for argument {argument!r} "
+        f"{subject} returned a gradient of shape {shape} for argument {argument!r} "
         f"of shape {expected}; expected the same shape{hint}"
     )
 

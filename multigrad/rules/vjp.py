@@ -403,7 +403,9 @@ def _as_it_is(
         gradients = match_gradients(function.name, raw_gradients, layout)
         for i in layout.indices("tensor"):
             leaf = layout.leaves[i]
-            gradient = check_native(function.name, leaf.path, leaves[i], gradients[i], backend)
+            gradient = check_native(
+                function.recipe.subject, leaf.path, leaves[i], gradients[i], backend
+            )
             gradients[i] = _zeros_if_none(gradient, leaves[i], leaf.is_float, backend)
         return [
             g if leaf.is_float else None for g, leaf in zip(gradients, layout.leaves, strict=True)

@@ -59,6 +59,7 @@ class Limits:
     assumed: list[Assumption] = field(default_factory=list)
     omissions: dict[str, str] = field(default_factory=dict)  # what is left out: a kind, its words
     branch_path: Any = None  # a `BranchPath`, if branches on values are recorded once per path
+    draws_of_one: int = 0  # the most draws of a function that it calls
 
 
 # --- assertions, by the bytecode that follows a test ----------------------------------------------

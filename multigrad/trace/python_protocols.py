@@ -56,13 +56,7 @@ def is_asked_by(codes: set[CodeType], frame: FrameType | None = None) -> bool:
 
 
 def place_of(trace: Any) -> str:
-    """Return the kind of device of a function's tensors, a fact of its capture; refuse rules, which
-    have one capture for all devices.
-    """
-    if trace.kind == "rule":
-        raise trace.error(
-            "looks at the device of a tensor, which one graph for all devices does not know"
-        )
+    """Return the kind of device of a function's tensors, a fact of its capture."""
     if "device_type" not in trace.facts:
         raise NeedsConcrete("device_type")
     return trace.facts["device_type"]
@@ -161,7 +155,7 @@ class Answers:
     trace: Any  # the Trace that it belongs to
 
     def __bool__(self) -> bool:
-        if self.node.type.kind == "tensor" and self.trace.kind != "rule":
+        if self.node.type.kind == "tensor":
             assertion = find_assertion(sys._getframe(1))
             if assertion is not None:
                 note_assertion(self, *assertion)

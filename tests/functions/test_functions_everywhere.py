@@ -327,3 +327,14 @@ def test_the_own_backward_is_differentiated(backend: Any, native: bool | None) -
     y, gradient = backend.vjp(slope, X, G1)
     np.testing.assert_allclose(y, 4 * X)
     np.testing.assert_allclose(gradient, 4 * G1)
+
+
+@pytest.mark.usefixtures("unproven")  # as written, each call takes one key
+def test_draws_of_two_functions_within_one_are_not_the_same(backend: Any) -> None:
+    twice = xg.function(lambda x: 0 * xp.rand_like(x) + xp.rand_like(x), lambda g, x: g)
+    once = xg.function(lambda x: xp.rand_like(x), lambda g, x: g)
+    both = xg.function(lambda x: (twice(x), once(x)), lambda g, x: g[0])
+    after = xg.function(lambda x: (once(x), twice(x)), lambda g, x: g[0])
+    for function in (both, after):
+        first, second = map(backend.numpy, function.keyed(7)(backend.array(np.zeros(8))))
+        assert not np.intersect1d(first, second).size

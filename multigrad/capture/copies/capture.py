@@ -10,145 +10,25 @@ import collections
 import gc
 import math
 import time
-import traceback
 import types
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...backend.discovery import in_use
-from ...errors import GradientError, MultigradError, TraceError
 from ...graph import ops
-from ...graph.ir import questions
-from ...graph.ir.graph import Graph, Location, every_node
-from ...graph.ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T
-from ...graph.passes.simplify import simplify
+from ...graph.ir.graph import Graph, every_node
 from ...trace.assertions import OWN
-from ...trace.derived.custom_calls import drop_calls
 from ...trace.identity import attributes_of
-from ...trace.trace import NeedsConcrete, Trace, Value, constant
-from ..dialect import load_dialects
-from ..dialects import xp
-from ..foreign_calls import describe_routes, intercepting
-from ..user_code.inspection import contents, may_store, nested_codes, referred, tensors_of
-from ..user_code.moving_reads import moved
-from ..user_code.reads import LOOSE
+from ...trace.trace import Trace, Value
+from ..user_code.inspection import contents, may_store, nested_codes, tensors_of
 from ..user_code.snapshot import FIXED, Snapshot, has_state, is_state, shown
-from ..values.tracer import V
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Run = Callable[[Trace, Value, Value | None, Mapping[str, Any]], Any]
 # Symbols that an error of a library may name: it needs the real thing, so the capture is repeated
 # with this fact.
 OPAQUE = {"SymbolicDType": "dtype", "SymbolicShape": "shape", "SymbolicDevice": "device"}
-
-
-def capture(
-    name: str,
-    run: Run,
-    *,
-    has_tin: bool,
-    runtime: tuple[str, ...],
-    static: Mapping[str, Any],
-    facts: Mapping[str, Any],
-) -> Graph:
-    """Run a rule on symbolic values and return its simplified graph.
-
-    Args:
-        run: runs the rule (one function, or a chain of them) in a trace.
-        has_tin: whether the rule gets its forward input; else `tin` is None.
-        runtime: names of the params that are run-time scalars, in order.
-        static: the other params.
-        facts: what is fixed for this capture: "ndim", "dtype", "shape", "param:<name>".
-
-    Raises:
-        NeedsConcrete: Python needed something concrete that is not among the facts.
-        TraceError: the rule cannot be captured.
-        GradientError: its result is no gradient of its input.
-    """
-    in_use()  # frameworks imported by now register their dialects
-    load_dialects()
-
-    def record(facts: Mapping[str, Any]) -> tuple[Trace, Graph]:
-        trace = Trace(name, facts, V, namespace=xp)
-        with intercepting():
-            trace.source.witness = Witness(trace)
-            graph = _run(trace, run, has_tin, runtime, static)
-            trace.source.witness.refuse_escaped_symbols()
-        return trace, graph
-
-    try:
-        trace, graph = record(facts)
-        _refuse_if_not_repeatable(trace, graph, record, static)
-    except NeedsConcrete as need:
-        if need.facts != ("device",):
-            raise
-        # Rules stay on their input's device, so it is no fact about the input.
-        known = {**facts, "device": True}
-        return capture(name, run, has_tin=has_tin, runtime=runtime, static=static, facts=known)
-    return replace(simplify(graph), origin=describe_routes(trace))
-
-
-def _refuse_if_not_repeatable(
-    trace: Trace,
-    graph: Graph,
-    record: Callable[[Mapping[str, Any]], tuple[Trace, Graph]],
-    static: Mapping[str, Any],
-) -> None:
-    # A number that the source does not contain may be a draw: a second run must give the same
-    # graph.
-    witness = trace.source.witness
-    if not witness.is_suspect and not has_number_from_elsewhere((graph,), trace, static):
-        return
-    with witness.outside.dropping_added():
-        second_trace, second_graph = record(trace.facts)
-    differs = drop_calls(second_graph).outputs != drop_calls(graph).outputs
-    # Another thread may have drawn meanwhile, once; both runs drawing is no coincidence.
-    both_drew = witness.outside.moved and second_trace.source.witness.outside.moved
-    if differs or both_drew:
-        raise TraceError(
-            f"rule {trace.name!r} gives another graph each time: it draws a number, or reads one "
-            "that changes. Draw with xp.rand_like(grad_out), or make the number a param"
-        )
-
-
-def _run(
-    trace: Trace, run: Run, has_tin: bool, runtime: tuple[str, ...], static: Mapping[str, Any]
-) -> Graph:
-    facts = trace.facts
-    grad_out = trace.input("grad_out", INPUT)
-    tin = trace.input("tin", INPUT) if has_tin else None
-    scalars = {param: trace.input(param, FLOAT_SCALAR) for param in runtime}
-    trace.source.moved = moved(trace) if LOOSE.get() else None
-    read = trace.source.moved.inputs if LOOSE.get() else []
-    inputs = [x.node for x in (grad_out, tin, *scalars.values(), *read) if x is not None]
-    for param in runtime:
-        if f"param:{param}" in facts:
-            scalars[param] = trace.value(constant(facts[f"param:{param}"]))
-    try:
-        with trace.source.witness, questions.asking():
-            result = run(trace, grad_out, tin, {**static, **scalars})
-    except (NeedsConcrete, MultigradError):
-        raise
-    except Exception as error:
-        opaque = find_opaque(trace, error)
-        if opaque and opaque not in facts:
-            raise NeedsConcrete(opaque) from error
-        frames = traceback.walk_tb(error.__traceback__)
-        codes = trace.source.codes
-        lines = [(f.f_code.co_filename, line) for f, line in frames if f.f_code in codes]
-        place = lines[-1] if lines else None  # the innermost line of the user's code
-        at = f" ({Location(*place)})" if place else ""
-        raise TraceError(
-            f"rule {trace.name!r}{at} raised {type(error).__name__} while captured: {error}", place
-        ) from error
-    node = _check_result(trace, result).node
-    if trace.key is not None:
-        inputs.append(trace.key)
-    return Graph(trace.name, tuple(inputs), (node,), trace.source.locations)
 
 
 def has_number_from_elsewhere(
@@ -196,48 +76,6 @@ def find_opaque(trace: Trace, error: Exception) -> str:
     return OPAQUE[word] if word else ""
 
 
-def _check_result(trace: Trace, result: Any) -> Value:
-    name = trace.name
-    if not isinstance(result, Value):
-        answer = "None" if result is None else f"{type(result).__name__} {result!r}"
-        raise GradientError(
-            f"rule {name!r} returned {answer}; expected the gradient, a tensor like tin. For zero "
-            "write xp.zeros_like(grad_out)"
-        )
-    type_ = result.node.type
-    if type_.kind != "tensor":
-        raise GradientError(
-            f"rule {name!r} returned a scalar; expected a tensor of tin's shape. Write grad_out * "
-            "scalar or xp.full_like(grad_out, scalar)"
-        )
-    if type_.shape not in (INPUT_SHAPE, UNKNOWN):
-        raise GradientError(
-            f"rule {name!r} returned {_describe(type_.shape)}; expected tin's shape. Use "
-            "keepdims=True and combine with grad_out"
-        )
-    if type_.dtype == BOOL:
-        raise GradientError(
-            f"rule {name!r} returned bools; multiply by grad_out or cast to its dtype"
-        )
-    if type_.dtype != T:
-        if "dtype" not in trace.facts:
-            raise NeedsConcrete("dtype")
-        if type_.dtype != trace.facts["dtype"]:
-            raise GradientError(
-                f"rule {name!r} returned {type_.dtype} for a {trace.facts['dtype']} input; cast it "
-                "back with .to(grad_out.dtype)"
-            )
-    return result
-
-
-def _describe(shape: Any) -> str:
-    if shape == SCALAR_SHAPE:
-        return "one number"
-    _, axis, keepdims = shape
-    words = "with 1 for" if keepdims else "without"
-    return f"tin's shape {words} {'all axes' if axis is None else f'axis {axis}'}"
-
-
 # --- what a capture must leave unchanged ----------------------------------------------------------
 # In which a torch module holds its tensors: ordered before torch 2.5.
 DICTS = (dict, collections.OrderedDict)
@@ -265,7 +103,6 @@ class Witness:
         self.may_store_symbols = False
         self.made: list[weakref.ref[Value]] = []
         self.substitutions: list[Any] = []
-        self._variable = ""
         self._cells: dict[int, tuple[types.CellType, Any]] = {}
         self._namespaces: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.outside.see_all(functions, values)
@@ -317,9 +154,6 @@ class Witness:
         self.may_store_symbols |= any(map(may_store, nested_codes(function.__code__)))
         for cell in function.__closure__ or ():
             self._cells.setdefault(id(cell), (cell, contents(cell)))
-        for value in referred(function) if self.trace.kind == "rule" else ():
-            if hasattr(type(value), "assign") and is_state(value):
-                self._variable = "a variable from outside"
         self.outside.see_function(function)
         self._refuse_used_up()
 
@@ -349,7 +183,7 @@ class Witness:
             for name in sorted(self.outside.names):
                 if any(is_state(each.get(name)) for each in mappings):
                     return f"{name!r} of {shown(owner)}, a tensor"
-        return self._variable
+        return ""
 
     # --- after ------------------------------------------------------------------------------------
     def restore_and_describe_change(self) -> str:

@@ -171,8 +171,8 @@ class V(Value):
         return self.shape[0].__index__()
 
     def _rows(self) -> Iterator[Any] | None:
-        # A function's number of rows becomes a fact; a rule's tensor cannot be iterated.
-        if self.trace.kind == "rule" or self.node.type.kind == "scalar" or self.is_number:
+        # The number of rows becomes a fact.
+        if self.node.type.kind == "scalar" or self.is_number:
             return None
         if self.ndim == 0:
             raise TypeError("iteration over a 0-d tensor")

@@ -96,7 +96,9 @@ def _attach(
                     warn_lost(recipe, lost, backend)
                 gradients = match_gradients(recipe.name, returned, layout)
                 return tuple(
-                    check_native(recipe.name, layout.leaves[i].path, tensor, gradients[i], backend)
+                    check_native(
+                        recipe.subject, layout.leaves[i].path, tensor, gradients[i], backend
+                    )
                     for i, tensor in zip(places, tensors, strict=True)
                 )
             except Exception as failure:
@@ -235,24 +237,26 @@ def warn_disproved(error: DisprovedError, module: str) -> None:
 
 
 def check_native(
-    function: str, path: str, tensor: Tensor, gradient: Tensor | None, backend: Backend
+    subject: str, path: str, tensor: Tensor, gradient: Tensor | None, backend: Backend
 ) -> Tensor | None:
     """Return a gradient that fits its argument."""
     if gradient is None or dtype_name(tensor.dtype) not in FLOATS:
         return None
-    if owner_of(gradient) is None:
+    if owner_of(gradient) is not backend:
+        kind = type(gradient)
+        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
         raise GradientError(
-            f"function {function!r} returned a {type(gradient).__name__} as the gradient of "
-            f"argument {path!r}; expected a tensor of its shape, or None"
+            f"{subject} returned a {module}{kind.__qualname__} as the gradient of argument "
+            f"{path!r}; expected a tensor of {backend.name} of its shape"
         )
     if not shapes_agree(gradient.shape, tensor.shape):
-        raise unlike(function, path, tuple(gradient.shape), tuple(tensor.shape))
+        raise unlike(subject, path, tuple(gradient.shape), tuple(tensor.shape))
     actual, expected = dtype_name(gradient.dtype), dtype_name(tensor.dtype)
     if actual != expected and actual in FLOATS:  # as the frameworks' engines do
         return backend.kernels.rows[ops.CAST](gradient, dtype=tensor.dtype)
     if actual != expected:
         raise GradientError(
-            f"function {function!r} returned a {actual} gradient for argument {path!r} of "
-            f"{expected}; cast it back"
+            f"{subject} returned a {actual} gradient for argument {path!r} of {expected}; cast it "
+            "back"
         )
     return gradient

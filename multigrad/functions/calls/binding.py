@@ -17,13 +17,16 @@ from ...backend.contract import Backend
 from ...backend.emitted import Attached
 from ...errors import MultigradError, PlaceError
 from ...graph import ops
-from ...graph.ir.graph import Graph, Node, walk
+from ...graph.ir.graph import Graph, Node, freeze, walk
+from ...graph.ir.types import BOOL, T
 from ...graph.ops.arrays.loops import run_graph
 from ...graph.support.trees import optree
 from ...lowering.checks import find_device
 from ...trace.active_rules import KeySource
 from ...trace.assertions import FORWARD_MODE
-from .arguments import Layout, replace_at
+from ...trace.coercion import array_node
+from ...trace.trace import Trace, lift
+from .arguments import Layout, Leaf, replace_at
 from .as_written import run_as_it_is
 from .facts import closed
 from .recipe import Recipe, Variant
@@ -331,3 +334,13 @@ def follow_weak(entry: Entry, recipe: Recipe, variant: Variant, backend: Backend
         return optree.tree_leaves(recipe.run_forward(*layout.rebuild(all_leaves)))
 
     return Entry(following)
+
+
+def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:
+    """Return the node of an argument; a constant array without axes stays a tensor."""
+    node = lift(trace, value)
+    if leaf.kind == "number" or node.op is not ops.CONST:
+        return node
+    number = node.attr("value")
+    dtype = BOOL if isinstance(number, bool) else T
+    return array_node(trace.like(), freeze(np.asarray(number)), dtype)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import dis
 import re
+import types
+import warnings
+import weakref
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
 from ...capture.copies.capture import find_opaque
-from ...errors import TraceError
+from ...errors import DisprovedError, NativeRuleWarning, TraceError
 from ...graph.ir.graph import Location
 from ...trace.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout
@@ -94,6 +97,35 @@ def defined_at(functions: Iterable[object]) -> Location | None:
         if code is not None:
             return Location(code.co_filename, code.co_firstlineno, "")
     return None
+
+
+# The functions of whose running as written users were warned.
+_warned_of: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
+# The code as written raises them again.
+MISTAKES = (ImportError, NameError, ZeroDivisionError)
+
+
+def warn_native(functions: Iterable[Any], error: TraceError, noun: str) -> None:
+    """Warn once, at the line that cannot be captured, that code runs as written."""
+    function = next(iter(functions), None)
+    if isinstance(error, DisprovedError) or isinstance(error.__cause__, MISTAKES):
+        return  # the proof has warned
+    if isinstance(function, types.FunctionType):
+        if function in _warned_of:
+            return
+        _warned_of.add(function)
+    defined = defined_at((function,))
+    file, line = error.place or ((defined.file, defined.line) if defined else ("<unknown>", 1))
+    told = "register it with" if noun == "rule" else "give it"
+    # The line of use would say less, and is behind the frames of a framework.
+    warnings.warn_explicit(
+        f"{error}. It runs as written, in this framework only ({told} native=True to say that this "
+        "is meant)",
+        NativeRuleWarning,
+        file,
+        line,
+        module=getattr(function, "__module__", None),
+    )
 
 
 def kind_name(value: Any) -> str:

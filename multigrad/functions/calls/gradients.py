@@ -155,15 +155,16 @@ def check_gradient(trace: Trace, leaf: Leaf, argument: Node, gradient: Any) -> V
     if gradient is None:
         return None
     type_ = argument.type
-    start = f"function {trace.name!r} returned"
+    start = f"{'rule' if trace.kind == 'rule' else 'function'} {trace.name!r} returned"
     # Libraries take a number for a tensor without axes.
     if is_one_number(gradient) and has_no_axes(trace, argument):
         return trace.value(xp.full_like(trace.value(argument), gradient).node)
     if not isinstance(gradient, Value):
         if isinstance(gradient, bool | int | float | str | bytes) or callable(gradient):
+            or_none = "" if trace.kind == "rule" else ", or None"
             raise GradientError(
                 f"{start} {gradient!r:.60} as the gradient of argument {leaf.path!r}; expected a "
-                f"tensor of its shape, such as xp.zeros_like({leaf.path}), or None"
+                f"tensor of its shape, such as xp.zeros_like({leaf.path}){or_none}"
             )
         gradient = trace.value(lift_array(trace, gradient))
     actual_type = gradient.node.type
@@ -242,9 +243,14 @@ def _may_agree(trace: Trace, gradient: Value, type_: Type) -> bool:
 
 
 def describe(type_: Type) -> str:
-    if type_.shape == INPUT_SHAPE:
+    shape = type_.shape
+    if shape == INPUT_SHAPE:
         return "the first tensor's shape"
-    return "one number" if type_.shape == () else f"[{type_}]"
+    if isinstance(shape, tuple) and shape and shape[0] == "reduced":
+        _, axis, keepdims = shape
+        words = "with 1 for" if keepdims else "without"
+        return f"the first tensor's shape {words} {'all axes' if axis is None else f'axis {axis}'}"
+    return "one number" if shape == () else f"[{type_}]"
 
 
 # --- combined: `accumulate=` ----------------------------------------------------------------------

@@ -26,11 +26,13 @@ from ...capture.user_code.inspection import plain_function
 from ...capture.user_code.libraries import OWN, dialect_of, told_library
 from ...capture.values.oracle import Reach
 from ...errors import DisprovedError, TraceError
+from ...graph.ir.graph import Location
 from ...graph.support.params import Fused
 from ...lowering.function_graph import FunctionGraph
 from ...trace.assertions import Assumption
 from ...trace.trace import Trace
 from .arguments import Layout, read_layout
+from .capture_errors import warn_native
 from .effects import Note, Update
 from .gradients import Modes
 from .imported_gradients import Pushed
@@ -118,12 +120,15 @@ class GraphSource:
     Attributes:
         capture: `capture(recipe, layout, facts, leaves)`; None: `Recipe.record` is run.
         prove: `prove(recipe, variant, leaves, is_call=)`; None: the code is compared.
+        run: `run(graphs, backend, args)` runs lowered graphs in a proof, as `Recipe.run` does the
+            code; None: they are attached, as for a call.
         note_native: see `Recipe.give_up`; None: as functions do.
         gives_like_input: whether there is one output, of the shape and dtype of the first tensor.
     """
 
     capture: Callable[..., Variant] | None = None
     prove: Callable[..., str] | None = None
+    run: Callable[[FunctionGraph, Backend, tuple[Any, ...]], Recorded] | None = None
     note_native: Callable[[TraceError], TraceError | None] | None = None
     gives_like_input: bool = False
 
@@ -188,6 +193,7 @@ class Recipe:
             it of the library of a call's tensors; see `dialect`.
         signature: of its arguments; None: it is not known.
         is_derived: whether its gradient is the true derivative, of autodiff.
+        noun: what it is, for messages: a "function", or a "rule", which is a backward pass.
         subject: what messages call it.
         title: the subject, made unique where two Functions of one rule occur.
         origin: what it was made of besides functions: a document, a class, a chain's parts, ...
@@ -204,6 +210,7 @@ class Recipe:
     written_in: str | Callable[[str | None], str] = ""
     signature: inspect.Signature | None = None
     is_derived: bool = False
+    noun: str = "function"
     subject: str = ""
     title: str = ""
     origin: Any = None
@@ -216,7 +223,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if not self.subject:
-            object.__setattr__(self, "subject", f"function {self.name!r}")
+            object.__setattr__(self, "subject", f"{self.noun} {self.name!r}")
         if not self.title:
             object.__setattr__(self, "title", self.subject)
 
@@ -243,11 +250,13 @@ class Recipe:
         return read_leaves(parameters, leaves, tree)
 
     def give_up(self, error: TraceError) -> TraceError | None:
-        """Return why it runs as written, for messages; raise that if it must not."""
-        if self.graphs.note_native is not None:
-            return self.graphs.note_native(error)
+        """Warn that it runs as written, and return why, for messages; raise if it must not."""
         if self.options.native is False:
             raise error
+        if self.graphs.note_native is not None:
+            return self.graphs.note_native(error)
+        if self.imported is None:
+            warn_native(self.functions, error, self.noun)
         return error.to_keep()
 
 
@@ -320,6 +329,7 @@ class Variant:
         assumed: what it asserts of values.
         notes: attributes that it sets on tensors; its own framework runs the original for them too.
         updates: arguments that it updates in place, as only its own framework does.
+        draws_apart: whether its draws take other keys than those of the code as written.
         combines: whether cotangents become one otherwise than by a sum, as no autodiff has it.
         lowered: what it was lowered to, by backend.
         places: where results lie in memory, as a proof has found: see `proof/memory.py`.
@@ -340,6 +350,7 @@ class Variant:
     assumed: tuple[Assumption, ...] = ()
     notes: tuple[Note, ...] = ()
     updates: tuple[Update, ...] = ()
+    draws_apart: bool = False
     combines: bool = False
     lowered: dict[str, Any] = field(default_factory=dict)
     reads_names: bool = False
@@ -350,3 +361,22 @@ class Variant:
     def laid_out(self, layout: Layout) -> Variant:
         """Return this variant with another layout of the same key."""
         return self if self.layout is layout else replace(self, layout=layout)
+
+
+@dataclass(slots=True, eq=False)
+class Forms:
+    """What a function was captured as, which equal functions share.
+
+    Attributes:
+        variants: the graphs, by layout and facts.
+        facts: the names of the facts that the code has asked for; they only grow.
+        places: the lines that asked for them, where known.
+        uncaptured: the layouts of calls that ran as written, as its code looks at values.
+        open_forms: by layout, those of `open_forms.py`.
+    """
+
+    variants: dict[Any, Variant] = field(default_factory=dict)
+    facts: frozenset[str] = frozenset()
+    places: dict[str, Location] = field(default_factory=dict)
+    uncaptured: dict[Any, Layout] = field(default_factory=dict)
+    open_forms: dict[Any, Any] = field(default_factory=dict)

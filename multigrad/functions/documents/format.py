@@ -304,7 +304,6 @@ class Form:
 
     def enter(self, trace: Trace) -> dict[str, Value]:
         """Return a capture's next keys, as inputs; tell it what source code would have told it."""
-        trace.source.routes.setdefault("a saved document", "")
         for graph in self.graphs:
             constants = (node.attr("value") for node in every_node(graph) if node.op is ops.CONST)
             trace.source.numbers.update(number for number in constants if isinstance(number, float))

@@ -130,6 +130,7 @@ def _record(
     variant, graphs = form.layout, form.layout.graphs
     values = {name: value for name, value in arguments.items() if isinstance(value, Value)}
     # The form's graphs, not the variant's: their keys of draws are those of this capture.
+    trace.source.routes.setdefault("a saved document", "")
     values.update(form.enter(trace))
     forward, backward = form.graphs
     outputs = replay(trace, forward, values)

@@ -248,6 +248,7 @@ class SavedRule:
             else:
                 inputs[param.name] = float(value) if isinstance(value, int) else value
         form = self._choose(trace, tin is not None)
+        trace.source.routes.setdefault("a saved document", "")
         inputs.update(form.enter(trace))
         return replay(trace, form.graphs[0], inputs)[0]
 

@@ -35,7 +35,7 @@ from ...lowering.lower import lower_graphs
 from ..calls.arguments import Layout, owner_of, replace_at
 from ..calls.effects import copied
 from ..calls.gradients import match_gradients
-from ..calls.recipe import Recipe, Variant
+from ..calls.recipe import Recipe, Recorded, Variant
 from . import samples
 from .line_tracing import uncounted
 from .memory import places_of
@@ -338,6 +338,14 @@ def _attached(captured: FunctionUnderProof, backend: Backend) -> Attached:
 
 
 def _lowered(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
+    run_graphs = captured.recipe.graphs.run
+    if run_graphs is not None:
+        recipe = captured.recipe
+
+        def run_bare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+            return run_graphs(captured.graphs, backend, args)
+
+        return _original(replace(captured, recipe=replace(recipe, run=run_bare)), backend, leaves)
     graphs, lowered = captured.graphs, _attached(captured, backend)
     tensors, numbers = captured.tensors, [leaves[i] for i in captured.layout.indices("number")]
     numbers_and_key = (*numbers, *((KEY,) if graphs.is_random else ()))
@@ -407,7 +415,11 @@ def _original(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[A
         upstream = [
             None if i in fixed else _zeros(next(remaining), y, backend) for i, y in enumerate(flat)
         ]
-        returned = pull_own(optree.tree_unflatten(tree, upstream))
+        run_pull = pull_own
+        if recipe.noun == "rule":  # which may write into what it gets
+            upstream = [*map(copied, upstream)]
+            run_pull = run_own(*layout.rebuild([*map(copied, leaves)])).pull
+        returned = run_pull(optree.tree_unflatten(tree, upstream))
         gradients = match_gradients(recipe.name, returned, layout)
         triples = zip(layout.leaves, leaves, gradients, strict=True)
         return {leaf.name: _as_of(tensor, g, backend) for leaf, tensor, g in triples}

@@ -59,12 +59,13 @@ def prove_function(
     is_lent = ON_NUMBERS in facts and ON_TENSORS not in facts
     dialect = facts[LIBRARY] if is_lent else captured.recipe.dialect(facts.get(LIBRARY))
     code = getattr(functions[0], "__code__", None)
-    subject = ProofSubject(f"function {captured.recipe.name!r}", code, home_name(dialect))
+    subject = ProofSubject(captured.recipe.subject, code, home_name(dialect))
     slots = _slots(captured)
     if slots is None:
         return leave_open(
             subject, "its arguments are too large, or of unknown rank, to run it once more"
         )
+    is_rule = captured.recipe.noun == "rule"
     captured = replace(captured, may_act=may_act(*functions))
     # Code that names no library may be for any: the one it runs on is a guess.
     is_named = any(map(names_library, filter(None, map(plain_function, functions))))
@@ -86,7 +87,8 @@ def prove_function(
             name: samples.first_float(slots) if output.type.dtype == T else output.type.dtype
             for name, output in zip(graphs.outputs, graphs.forward.outputs, strict=True)
         },
-        is_neutral=captured.apply is None and (is_neutral(dialect) or not is_named),
+        is_neutral=captured.apply is None and (is_neutral(dialect) or not is_named or is_rule),
+        numbers_adapt=is_rule,
         slots=slots,
         slots_as_called=_slots_as_called(captured, slots),
         numbers={

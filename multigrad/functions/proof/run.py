@@ -17,8 +17,6 @@ import numpy as np
 from ...backend.contract import Backend
 from ...backend.discovery import in_use, load_backend
 from ...capture.dialect import find_dialect
-from ...capture.user_code.inspection import plain_function
-from ...capture.user_code.libraries import dialect_of
 from ...errors import BackendNotFound
 from ...graph import ops
 from ...graph.ir.graph import Graph
@@ -125,12 +123,6 @@ def home_name(dialect: str) -> str:
 def is_neutral(dialect: str) -> bool:
     """Return whether code is written for all libraries: `xg.xp`, or plain operators."""
     return dialect in ("", __name__.partition(".")[0])
-
-
-def dialect_for(rule: Any, called: str | None = None) -> str:
-    """Return the library that a rule's own function is written in, "" where it is any."""
-    function = plain_function(rule.function)
-    return rule.library or ("" if function is None else dialect_of(function, called))
 
 
 def replays_draws(dialect: str) -> bool:

@@ -7,20 +7,17 @@ call's own, on edges, or far out. Equal slots get equal numbers, however often t
 
 from __future__ import annotations
 
-import contextvars
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ...backend.discovery import backend_of
-from ...graph.ir.types import BOOL, WHOLE, T, dtype_name
+from ...graph.ir.types import BOOL, WHOLE, T
 from ...graph.ops.numerics import as_numpy_dtype
-from ...graph.support.threads import set_within
 
 Array = Any
 SMALL = 512  # elements: a tensor of no more is taken in its own size
@@ -36,10 +33,6 @@ SEEDS |= {FAR: 29, ALONE: 31}
 # Where squares and sums leave a dtype, and where float32 and float64 no longer hold each integer.
 FAR_FLOATS = {"float16": 300.0, "bfloat16": 1e20, "float32": 1e20, "float64": 1e160}
 FAR_WHOLE = {"int32": 2**24 + 1, "int64": 2**53 + 1}
-# The tensor and the params' values of the ruled activation that is being called, for its rules.
-CALL: contextvars.ContextVar[tuple[Any, Mapping[str, Any]] | None] = contextvars.ContextVar(
-    "multigrad_proof_call", default=None
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +88,6 @@ class Sample:
 
 def is_float(array: Array) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
-
-
-def calling(x: Any, numbers: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    """Set the tensor and the numbers that a rule is being captured for."""
-    return set_within(CALL, (x, numbers))
-
-
-def called_dtype() -> str:
-    call = CALL.get()
-    return "" if call is None else dtype_name(call[0].dtype)
-
-
-def called_library() -> str:
-    call = CALL.get()
-    return "" if call is None else backend_of(call[0]).name
 
 
 def draw(slots: Sequence[InputSlot], numbers: Mapping[str, Any], label: str = DRAWN) -> Sample:

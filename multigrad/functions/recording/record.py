@@ -116,7 +116,7 @@ def capture_function(
         passing() as watched,
         reading() as reads,
         refusing_read(recipe.name, watched),
-        noting_reads(recipe.functions, statics),
+        noting_reads(recipe.functions, statics, takes_defaults=recipe.noun != "rule"),
     ):
         variant = record_paths(partial(_capture, recipe, layout, facts, leaves))
     # What the code read besides its arguments must be among the facts.
@@ -234,11 +234,13 @@ class _Recording:
         self.derived: tuple[Any, ...] = ()
         self.layout = layout
         self.is_imported = recipe.imported is not None
-        kind = "imported function" if self.is_imported else "function"
+        kind = "imported function" if self.is_imported else recipe.noun
         self.trace = prepare(Trace(recipe.name, facts, Attributed, kind, xp_dialect))
         self.trace.source.defined = defined_at(recipe.functions)
         self.trace.source.siblings = told_library(*recipe.functions)
-        self.trace.types = LibraryTypes(self.trace)
+        self.types = LibraryTypes(self.trace)
+        if recipe.noun != "rule":  # in which numbers take the dtype of the input
+            self.trace.types = self.types
         self.trace.limits.branch_path = path
         self.inputs: dict[str, Node] = {}
         self.graphs: tuple[Graph, ...] = ()
@@ -278,7 +280,7 @@ class _Recording:
         # From here on no more code runs, so that the notes in the trace are complete.
         trace = self.trace
         facts = dict(sorted({**self.facts, **trace.facts.told}.items()))  # as they are gathered
-        weak, assumed = trace.types.weak, trace.limits.assumed
+        weak, assumed = self.types.weak, trace.limits.assumed
         return Variant(
             graphs,
             self.layout,
@@ -290,8 +292,9 @@ class _Recording:
             assumed=tuple(each for each in assumed if is_told(each.node, self.layout)),
             notes=notes,
             updates=run.updates,
+            draws_apart=1 < trace.limits.draws_of_one < trace.draws,
             combines=trace.backward.combines,
-            reach=None if "dtype" in facts else trace.types.reach,
+            reach=None if "dtype" in facts else self.types.reach,
             reads_names=trace.source.reads_names,
             numbers=tuple(find for _, find in numbers_moving()),
         )
@@ -378,7 +381,7 @@ class _Recording:
         returned, incoming = self.returned, self.incoming
         self.latest, self.returned, self.incoming = [], [], []  # no symbol outlives its capture
         lend(trace)  # raises NeedsConcrete if the dtypes turned out to be the tensors' library's
-        if calls := ", ".join(trace.types.unconfirmed):
+        if calls := ", ".join(self.types.unconfirmed):
             note_open(self.recipe, f"no library says what dtype these give: {calls}")
         own_forward = told_apart(simplify(forward), values, run.leaves)
         is_once = trace.backward.lost_gradient or trace.backward.is_once
@@ -492,7 +495,7 @@ class _Recording:
             shape = known_shape(value)
             if shape is not None:
                 self.trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
-        own = (*run.leaves, *results.symbols, *results.values)
+        own = (*run.leaves, *results.symbols, *results.values, *upstream)
         computed = held_values(self.trace.source.witness.made, own)
         marked_outputs, run_pull = results.symbols if recorded.keeps_output else (), recorded.pull
 

@@ -116,12 +116,17 @@ def find_unkept(graph: Graph, computed: Collection[Node]) -> tuple[tuple[str, ..
     """Return the names of the inputs that gradients read only through what forward computed and
     kept, and the gradients without marks of its copies.
     """
-    marks_of_copies = {n: n.operands[0] for n in graph.nodes if is_kept_copy(n)}
-    held = {*marks_of_copies, *(node for node in computed if node.op is not ops.INPUT)}
+    held = {n for n in graph.nodes if is_kept_copy(n)}
+    held |= {node for node in computed if node.op is not ops.INPUT}
     direct = {*walk(graph.outputs, lambda node: () if node in held else read_by(node))}
     tensors = [n for n in graph.nodes if n.op is ops.INPUT and n.type.kind == "tensor"]
     names = tuple([node.attr("name") for node in tensors if node not in direct])
-    return names, substitute(graph, marks_of_copies)
+    return names, drop_kept(graph)
+
+
+def drop_kept(graph: Graph) -> Graph:
+    """Return a graph without marks of the copies that the code keeps."""
+    return substitute(graph, {n: n.operands[0] for n in graph.nodes if is_kept_copy(n)})
 
 
 def is_kept_copy(node: Node) -> bool:

@@ -16,7 +16,7 @@ import pickle
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -56,7 +56,6 @@ from ...functions.object_function import (
     owner_of_method,
     recipe_of_object,
 )
-from ...functions.proof.samples import calling
 from ...graph.ir.graph import Graph
 from ...graph.ir.types import FLOATS, INPUT, INPUT_SHAPE, T
 from ...graph.passes.facts import LIBRARY, needed_shapes
@@ -78,7 +77,7 @@ from ...trace.lookups import is_read, look_up_all
 from ...trace.source import TENSORS, Reading
 from ...trace.trace import NeedsConcrete, Trace, Value, dtype_name
 from .rule_names import find_forward
-from .specialization import Specialization
+from .specialization import Specialization, asked_of_input
 
 Tensor = Any
 MOST_GRAPHS = 256  # of one forward, by facts
@@ -362,16 +361,26 @@ def record_under(specialization: Specialization | None, forward: Forward, *input
 
 
 def graphs_under(
-    specialization: Specialization | None, forward: Forward, facts: Mapping[str, Any]
+    specialization: Specialization | None,
+    forward: Forward,
+    facts: Mapping[str, Any],
+    leaves: Sequence[Any] = (),
 ) -> FunctionGraph:
     name, graph = _name_under(specialization, forward), forward.graph_for(facts)
     if specialization is None:
         return FunctionGraph(name, graph, forward.derivative, is_rule=True)
-    if not specialization.code.facts <= facts.keys():  # by a capture before this one
-        raise NeedsConcrete(*specialization.code.facts, noted=False)
-    backward, rule = specialization.graph(True, facts), specialization.rule
+    needed = asked_of_input(specialization.code.forms[True].facts)
+    if not needed <= facts.keys():  # by a capture before this one
+        raise NeedsConcrete(*needed, noted=False)
+    form, rule = specialization.form(True, facts, leaves), specialization.rule
     return FunctionGraph(
-        name, graph, backward, rule.first_order, is_rule=True, residuals=rule.residuals
+        name,
+        graph,
+        form.backward,
+        rule.first_order,
+        second_order=form.second_order,
+        is_rule=True,
+        residuals=rule.residuals,
     )
 
 
@@ -421,8 +430,8 @@ def _make_function_under(specialization: Specialization | None, forward: Forward
     )
     if not isinstance(forward, ForwardOfCode):
         # The graphs are the code's, and outlive this Function.
-        variants, captures = specialization.code.variants, function.captures
-        captures.variants = variants.setdefault(forward.name, captures.variants)
+        forms = specialization.code.forms_under
+        function.captures.forms = forms.setdefault(forward.name, function.captures.forms)
     return function
 
 
@@ -483,14 +492,13 @@ def _capture(
     facts: Mapping[str, Any],
     leaves: Sequence[Any],
 ) -> Variant:
-    has_values = bool(leaves) and not isinstance(leaves[0], Value)
+    given = () if not leaves or isinstance(leaves[0], Value) else leaves
     own_facts = _without_reads(facts)
     forward.graph_for(own_facts)  # outside `try`: its failure is not the rule's
-    if has_values:
-        forward.prove(leaves[0])
+    if given:
+        forward.prove(given[0])
     try:
-        with _proving_like(specialization, leaves) if has_values else nullcontext():
-            graphs = graphs_under(specialization, forward, own_facts)
+        graphs = graphs_under(specialization, forward, own_facts, given)
     except TraceError as error:
         raise NotCaptured(error) from error.__cause__
     # What the rule's code read becomes facts of this Function, too.
@@ -512,16 +520,13 @@ def _prove(
     is_call: bool,
 ) -> str:
     # Compares the rule with its graph, in the dtype of a call or on its input (`is_call`).
-    if not leaves or isinstance(leaves[0], Value):
-        return ""
-    own_facts = _without_reads(variant.facts)
-    with _proving_like(specialization, leaves):
-        if is_call:
-            specialization.prove_call(True, own_facts)
-            return ""
+    if leaves and not isinstance(leaves[0], Value):
         try:
-            specialization.prove_dtype(True, own_facts)
+            own_facts = _without_reads(variant.facts)
+            specialization.graph(True, own_facts, leaves, is_call=is_call)
         except TraceError as error:
+            if is_call:
+                raise
             raise NotCaptured(error) from error
     return ""
 
@@ -529,13 +534,6 @@ def _prove(
 def _without_reads(facts: Mapping[str, Any]) -> dict[str, Any]:
     # The specialization itself knows what its code reads besides the arguments.
     return {fact: value for fact, value in facts.items() if not is_read(fact)}
-
-
-def _proving_like(
-    specialization: Specialization, leaves: Sequence[Any]
-) -> AbstractContextManager[None]:
-    # A proof within runs on values like those of this call.
-    return calling(leaves[0], specialization.params(tuple(leaves[1:])))
 
 
 def _run(

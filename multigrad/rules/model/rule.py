@@ -20,10 +20,8 @@ from ...capture.user_code.signature import (
     unknown_param,
 )
 from ...errors import RuleError, RuleTypeError, TraceError
-from ...functions.calls.facts import library_of
 from ...functions.documents.rules import SavedRule, encode_rule
 from ...functions.function import Function
-from ...graph.passes.facts import LIBRARY
 from ...graph.support.class_bases import InNotebooks
 from ...graph.support.params import (
     FixedParams,
@@ -40,15 +38,14 @@ from ...graph.support.tracebacks import shorten
 from ...lowering.forwards import ActivationName
 from ...lowering.function_graph import read_way
 from ...trace.active_rules import FREE, keyed
-from ...trace.derived.custom_calls import replay
 from ...trace.lookups import now
-from ...trace.trace import NeedsConcrete, Trace, Value
+from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
 from . import rule_names
 from .activation_function import as_forward, put_under
 from .rule_application import apply_rule
 from .rule_in_force import RuleInForce, bind, bind_addressed, words_of
-from .specialization import Specialization
+from .specialization import Specialization, parts_of
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Self
@@ -413,25 +410,23 @@ class Rule(InNotebooks):
         return bind(self, params)
 
     def _run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
+        if self.function is None:
+            for part, given in parts_of(self, params):
+                if part.shards is not None:
+                    raise RuleError(
+                        f"rule {part.name!r} is used {part.shards} within {self.name!r}: say it of "
+                        "the composed rule, whose parts act on one array"
+                    )
+                grad_out = record_rule(part, grad_out, tin, given)
+            return grad_out
         # Schedules among the values are read now.
         values = {name: now(value) for name, value in {**params, **self.bound}.items()}
-        if self.function is not None:
-            if self.native is True:
-                raise TraceError(f"rule {self.name!r} runs as written (native=True)")
-            selected = self.signature_of_function.select(values)
-            if isinstance(self.function, SavedRule):  # no source to prepare
-                return self.function.record(trace, grad_out, tin, selected)
-            return run_written_in(
-                self.library, self.function, trace, None, grad_out, tin, **selected
-            )
-        for part in self._resolved_parts():
-            if part.shards is not None:
-                raise RuleError(
-                    f"rule {part.name!r} is used {part.shards} within {self.name!r}: say it of the "
-                    "composed rule, whose parts act on one array"
-                )
-            grad_out = part._run(trace, grad_out, tin, part.signature.select(values))
-        return grad_out
+        if self.native is True:
+            raise TraceError(f"rule {self.name!r} runs as written (native=True)")
+        selected = self.signature_of_function.select(values)
+        if isinstance(self.function, SavedRule):  # no source to prepare
+            return self.function.record(trace, grad_out, tin, selected)
+        return run_written_in(self.library, self.function, trace, None, grad_out, tin, **selected)
 
     def _run_native(
         self, ctx: Any, grad_out: Tensor, tin: Tensor | None, params: Mapping[str, Any]
@@ -473,7 +468,7 @@ class Rule(InNotebooks):
                 self._check_names(params, self.signature)
                 self._check_ranges({**params, **self.bound}, with_defaults=True)
                 if self.shards is not None:
-                    return _record_part(self, grad_out, tin, params)
+                    return record_rule(self, grad_out, tin, params)
                 return self._run(grad_out.trace, grad_out, tin, params)
             # A rule may have a param of this name.
             key = None if self.signature.takes("key") else params.pop("key", None)
@@ -514,32 +509,16 @@ class Rule(InNotebooks):
         return pickled(_rebuild, attributes)
 
 
-def _record_part(rule: Rule, grad_out: Value, tin: Value | None, params: Any) -> Any:
-    trace = grad_out.trace
-    numbers = {name: value for name, value in params.items() if not isinstance(value, Value)}
-    examples = {name: 1.0 for name in params if name not in numbers}  # any: they are inputs
-    bound_rule = rule.copy(ranges={})._over_shards(rule.shards).bound_rule({**numbers, **examples})
-    # Facts are params' values, or those of the capture around.
-    facts: dict[str, Any] = {}
-    while True:
-        try:
-            graph = bound_rule.specialization.graph(tin is not None, facts)
-            break
-        except NeedsConcrete as need:
-            if LIBRARY in need.facts:
-                facts[LIBRARY] = library_of(trace)
-            for fact in set(need.facts) - facts.keys():
-                name = fact.removeprefix("param:")
-                if name in bound_rule.params and name not in examples:
-                    facts[fact] = bound_rule.params[name]
-                elif fact in trace.facts:
-                    facts[fact] = trace.facts[fact]
-                else:
-                    raise NeedsConcrete(fact) from need
-    inputs = {"grad_out": grad_out, "tin": tin, **bound_rule.numbers, **params}
-    if graph.input("key") is not None:
-        inputs["key"] = trace.next_key()
-    return replay(trace, graph, inputs)[0]
+def record_rule(rule: Rule, grad_out: Value, tin: Value | None, params: Mapping[str, Any]) -> Any:
+    """Record a rule in the capture to which its tensors belong; params may be values there."""
+    symbols = {name: value for name, value in params.items() if isinstance(value, Value)}
+    examples = dict.fromkeys(symbols, 1.0)  # any: they are inputs
+    free = rule.copy(ranges={}, bound={})._over_shards(rule.shards)
+    bound_rule = free.bound_rule({**params, **rule.bound, **examples})
+    values = {**bound_rule.numbers, **symbols}
+    specialization = bound_rule.specialization
+    ordered = [now(values[name]) for name in specialization.runtime]
+    return specialization.record(grad_out, tin, ordered)
 
 
 def _rebuild(attributes: dict[str, Any]) -> Rule:

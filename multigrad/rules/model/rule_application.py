@@ -18,7 +18,6 @@ from ...errors import GradientError, TraceError
 from ...functions.calls.arguments import Leaf, lay_out
 from ...functions.calls.capture_errors import NotCaptured
 from ...functions.calls.facts import gather_facts
-from ...functions.proof.samples import calling
 from ...graph import ops
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
@@ -124,32 +123,40 @@ def find_rule(
     rows = [Leaf("tensor", "grad_out", "grad_out", dtype_name(grad_out.dtype))]
     rows += [Leaf("number", name, name) for name in specialization.runtime]
     layout = lay_out(optree.tree_structure((leaves, {}), none_is_leaf=True), rows)
+    code, forms = specialization.code, specialization.code.forms[tin is not None]
     while True:
         try:
-            facts = gather_facts(specialization.subject, specialization.code.facts, layout, leaves)
+            facts = gather_facts(specialization.subject, forms.facts, layout, leaves)
         except NotCaptured as error:
             raise error.error from None
         key = (backend.name, tin is None, grad_out.dtype, items_key(facts))
-        emitted = specialization.code.entries.get(key, _MISSING)
+        emitted = code.entries.get(key, _MISSING)
         if emitted is not _MISSING:
             return emitted
-        build = functools.partial(_build, specialization, backend, tin is not None, facts)
+        call = (grad_out if tin is None else tin, *values)
+        build = functools.partial(
+            _build, specialization, backend, has_tin=tin is not None, facts=facts, leaves=call
+        )
         try:
-            with calling(grad_out if tin is None else tin, specialization.params(values)):
-                return build_once(specialization.code.entries, key, build, MOST_ENTRIES)
+            return build_once(code.entries, key, build, MOST_ENTRIES)
         except NeedsConcrete:
             continue  # `facts` have grown: look again
 
 
 def _build(
-    specialization: Specialization, backend: Backend, has_tin: bool, facts: Mapping[str, Any]
+    specialization: Specialization,
+    backend: Backend,
+    has_tin: bool,
+    facts: Mapping[str, Any],
+    leaves: Sequence[Any],
 ) -> EmittedRule | None:
-    # Another thread's capture may have found that more is needed.
-    if not specialization.code.facts <= facts.keys():
-        raise NeedsConcrete(*specialization.code.facts, noted=False)
+    forms = specialization.code.forms[has_tin]
+    if not forms.facts <= facts.keys():  # another thread's capture may have found that
+        raise NeedsConcrete(*forms.facts, noted=False)
     try:
-        graph = specialization.graph(has_tin, facts)
-        specialization.prove_dtype(has_tin, facts)
+        graph = specialization.graph(has_tin, facts, leaves)
+        if not forms.facts <= facts.keys():  # what the code has read is part of the key
+            raise NeedsConcrete(*forms.facts, noted=False)
     except TraceError as error:
         specialization.give_up(error)
         return None
@@ -193,7 +200,7 @@ def _apply_to_list(
     emitted = find_rule(specialization, backend, first_gradient, None, values)
     if emitted is None or emitted.is_random:
         return None
-    if specialization.code.facts or specialization.rule.shards is not None:
+    if specialization.code.forms[False].facts or specialization.rule.shards is not None:
         return None
     refuse_lacking(emitted.lacking, dtype_name(first_gradient.dtype))
     key = ("many", backend.name, in_place)

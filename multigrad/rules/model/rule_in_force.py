@@ -26,7 +26,8 @@ from .specialization import Slot, Specialization, code_of
 
 Rule = Any  # of rule.py, which imports this module
 MOST_SPECIALIZATIONS = 256  # of one rule: by params that are part of its code
-LIKELY = {"dtype": "float32", "ndim": 2, "shape": (2, 3)}  # an input as good as any
+# An input as good as any.
+LIKELY = {"device_type": "cpu", "dtype": "float32", "ndim": 2, "shape": (2, 3)}
 
 
 class RuleInForce:

@@ -1,52 +1,68 @@
-"""`Specialization`: a rule with its static params fixed, captured, proven, or run as written.
+"""`Specialization`: a rule with its static params fixed.
 
 The other params are run-time numbers: they are arguments of the graph, so that one graph serves
 all their values. `triangular(width=1.0)` and `triangular(width=2.0)` are one specialization.
 
-From the top: its numbers and their ranges; its graph; the proof that the graph is what the rule
-does; and the rule as written, where it cannot be captured. The last section is `RuleCode`: what has
-been made of it.
+A rule is the backward of a function that returns its input (`recipe_of_rule`): it is captured,
+proven and kept as one, and its graph is the backward's, which serves under every activation.
+
+From the top: its numbers and their ranges; its graph; the rule as written, where it cannot be
+captured; the recipe. The last section is `RuleCode`: what has been made of it.
 """
 
 from __future__ import annotations
 
-import functools
-import types
-import warnings
 import weakref
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
+from ...backend.contract import Backend
 from ...backend.discovery import backend_of
-from ...capture.copies import capture as capturing
-from ...capture.user_code.libraries import read_as_meant
-from ...capture.user_code.moving_reads import asks_for_read
-from ...capture.user_code.reads import LOOSE, noting_reads
-from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
-from ...functions.proof.rules import RuleUnderProof, prove_rule
-from ...functions.proof.run import dialect_for
-from ...functions.proof.samples import called_dtype, called_library
-from ...functions.proof.verdicts import is_asked
+from ...errors import GradientError, MultigradError, TraceError
+from ...functions.calls.arguments import Layout, Leaf, lay_out
+from ...functions.calls.as_written import check_native, run_recipe
+from ...functions.calls.capture_errors import NotCaptured, warn_native
+from ...functions.calls.decision import UNSEEN, omissions_of
+from ...functions.calls.recipe import (
+    Forms,
+    GraphSource,
+    Options,
+    Recipe,
+    Recorded,
+    Variant,
+    library_of,
+)
+from ...functions.captures import Captures, prove
+from ...functions.documents.format import Form
+from ...functions.proof.run import KEY
+from ...functions.proof.samples import SHAPES
 from ...graph.ir.graph import Graph
-from ...graph.passes.facts import LIBRARY
+from ...graph.ir.questions import crossing, note
+from ...graph.ir.types import dtype_name
+from ...graph.ops.attributes import is_number
+from ...graph.passes.facts import GIVEN, LIBRARY
 from ...graph.support.params import Range
-from ...graph.support.threads import SERIALS, build_once
-from ...lowering.checks import shape_check
+from ...graph.support.threads import SERIALS
+from ...graph.support.trees import optree
+from ...lowering.function_graph import FunctionGraph
+from ...lowering.source import emit_rule_once
+from ...trace.assertions import ASSERTIONS, AUTOCAST, FORWARD_MODE, SHARED
+from ...trace.derived.custom_calls import replay
 from ...trace.derived.shards import over_shards
-from ...trace.identity import items_key
-from ...trace.lookups import Meanings, look_up, note, reading
+from ...trace.lookups import is_read, look_up_all
 from ...trace.ranks import name_rank
-from ...trace.trace import NeedsConcrete, Trace
+from ...trace.source import TENSORS, Reading
+from ...trace.trace import NeedsConcrete, Trace, Value, setting
 
 Tensor = Any
 Rule = Any  # of rule.py, which imports this module
-MOST_GRAPHS = 256  # of one rule, by facts
+# Nothing that a rule's graph leaves out of its code, as it is a backward pass.
+NOT_SEEN = (UNSEEN - {ASSERTIONS}) | {AUTOCAST, FORWARD_MODE, SHARED}
+NATIVE_ADVICE = "register the rule with native=True to run it as it is"
 MOST_CODES = 4096  # of all rules: then the table is emptied
-MOST_MEANINGS = 64  # of what one rule reads
-# The functions of rules whose users were warned that they run as written.
-_warned_of: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
 
 class Slot(NamedTuple):
@@ -82,6 +98,12 @@ class Specialization:
         self.hidden = hidden
         self.code = code
         self.id = code.id
+        self.recipe = recipe = recipe_of_rule(rule, runtime, self.static, hidden, code.emitted)
+        # By whether the rule gets its input.
+        self.captures = {
+            has_tin: Captures(recipe, rule.prove, rule.__module__, forms)
+            for has_tin, forms in code.forms.items()
+        }
         self.checked_values: tuple[Any, ...] = ()
         self.functions_under: dict[str, Any] = {}
         # The ranges of run-time params by position, if none depends on another param: a number
@@ -135,55 +157,119 @@ class Specialization:
 
     def fill_bound(self, params: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
         """Return the rule with the hidden params put into its parts, and the other params."""
-        visible_params = {name: value for name, value in params.items() if name not in self.hidden}
-        return (_fill(self.rule, params) if self.hidden else self.rule), visible_params
+        return fill_bound(self.rule, self.hidden, params)
 
-    def graph(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
-        """Return the rule's graph under these facts, captured once.
+    # --- its graph --------------------------------------------------------------------------------
+    def graph(
+        self,
+        has_tin: bool,
+        facts: Mapping[str, Any],
+        leaves: Sequence[Any] = (),
+        *,
+        is_call: bool = False,
+    ) -> Graph:
+        """Return the rule's graph under these facts; see `form`."""
+        return self.form(has_tin, facts, leaves, is_call=is_call).backward
+
+    def form(
+        self,
+        has_tin: bool,
+        facts: Mapping[str, Any],
+        leaves: Sequence[Any] = (),
+        *,
+        is_call: bool = False,
+    ) -> FunctionGraph:
+        """Return the rule as the backward of a function, under these facts, captured once.
+
+        Args:
+            leaves: of a call, its tensor and the run-time params: the graph is proven for its dtype
+                and its library. Without a call it is proven on a tensor that is made up.
+            is_call: it is proven on these leaves, too.
 
         Raises:
             NeedsConcrete: the rule needs other facts, which are now in `code.facts`, too.
+            TraceError: it cannot be captured, or is disproved.
         """
-        return self._captured(has_tin, facts).graph
+        x, values = (leaves[0], leaves[1:]) if leaves else (made_up(facts), ())
+        layout, leaves = self._lay_out(x, has_tin), (x, has_tin, *self._numbers(values, facts))
+        try:
+            variant = self._proven(layout, facts, leaves, is_made_up=isinstance(x, MadeUp))
+            if is_call:
+                prove(self.recipe, variant, leaves, is_call=True)
+        except NotCaptured as error:
+            raise error.error from error.__cause__
+        left_out = omissions_of(self.recipe, variant)
+        problem = next((left_out[kind] for kind in left_out if kind not in NOT_SEEN), "")
+        if problem:
+            raise TraceError(f"{self.subject}: {problem}; {NATIVE_ADVICE}")
+        return self._form_of(variant, has_tin)
+
+    def _form_of(self, variant: Variant, has_tin: bool) -> FunctionGraph:
+        graph, origin = bare_graph(variant.graphs, has_tin), variant.graphs.forward.origin
+        self.code.draws |= graph.input("key") is not None
+        if self.rule.shards is not None:
+            graph = over_shards(graph, self.rule.shards, variant.facts)
+        # A new graph says the same about the proof.
+        return replace(variant.graphs, backward=replace(graph, origin=origin))
+
+    def _proven(
+        self,
+        layout: Layout,
+        facts: Mapping[str, Any],
+        leaves: Sequence[Any],
+        *,
+        is_made_up: bool,
+    ) -> Variant:
+        captures = self.captures[leaves[1]]
+        while True:
+            # What the code reads, and what is true of every input, nobody has to tell.
+            needed = captures.facts
+            given = {**facts, **dict.fromkeys(needed & {*GIVEN}, True), **look_up_all(needed)}
+            try:
+                variant = captures.for_facts(layout, given)
+            except NeedsConcrete as need:
+                missing = asked_of_input(captures.facts) - facts.keys()
+                if not missing and captures.facts != needed:
+                    continue
+                raise NeedsConcrete(*sorted(missing), noted=False) from need
+            self.code.libraries |= {facts[LIBRARY]} if facts.get(LIBRARY) else set()
+            if is_made_up and variant.proofs:  # of calls, which say more
+                return variant
+            return captures.proven(variant, layout, leaves, given)
+
+    def _lay_out(self, x: Tensor, has_tin: bool) -> Layout:
+        rows = [Leaf("tensor", "tin" if has_tin else "grad_out", "tin", dtype_name(x.dtype))]
+        rows.append(Leaf("static", "has_tin", "has_tin", value=has_tin))
+        rows += [Leaf("number", name, name) for name in self.runtime]
+        return lay_out(optree.tree_structure((tuple(rows), {})), rows)
+
+    def _numbers(self, values: Sequence[Any], facts: Mapping[str, Any]) -> Iterator[float]:
+        # Values of the capture come first, then those of the call, then the defaults.
+        params = self.rule.signature.params
+        for i, name in enumerate(self.runtime):
+            default = params[name].default if name in params else None
+            value = values[i] if values else None
+            choices = (facts.get(f"param:{name}"), value, default)
+            # Without any: a number that is no edge of a common formula, as 0 and 1 are.
+            yield next((float(v) for v in choices if isinstance(v, int | float)), 0.75)
+
+    def record(self, grad_out: Value, tin: Value | None, values: Sequence[Any]) -> Value:
+        """Record the rule in the capture to which its tensors belong."""
+        trace, has_tin = grad_out.trace, tin is not None
+        x = grad_out if tin is None else tin
+        layout = self._lay_out(x.node.type, has_tin)
+        try:
+            with crossing(NeedsConcrete):
+                variant = self.captures[has_tin].for_symbols(trace, layout, (x, has_tin, *values))
+        except NotCaptured as error:
+            raise note(error.error) from error.__cause__
+        form = Form.of(has_tin, {}, self._form_of(variant, has_tin).backward)
+        inputs = {"grad_out": grad_out, "tin": tin, **dict(zip(self.runtime, values, strict=True))}
+        return replay(trace, form.graphs[0], {**inputs, **form.enter(trace)})[0]
 
     def latest_graph(self) -> Graph | None:
-        captured = next(reversed(self.code.graphs.values()), None)
-        return None if captured is None else captured.graph
-
-    def _captured(self, has_tin: bool, facts: Mapping[str, Any]) -> CapturedRule:
-        graphs, key = self.code.graphs, (has_tin, items_key(facts))
-        build = functools.partial(self._build, has_tin, facts)
-        return graphs.get(key) or build_once(graphs, key, build, MOST_GRAPHS)
-
-    def _build(self, has_tin: bool, facts: Mapping[str, Any]) -> CapturedRule:
-        try:
-            functions = [*_functions_of(self.rule)]
-            with reading() as meanings, noting_reads(functions, takes_defaults=False):
-                capture = functools.partial(self._capture_proven, has_tin)
-                graph = read_as_meant(capture, facts, self.dialect)
-            if self.rule.shards is not None:
-                # A new graph, which says the same about the proof.
-                origin = graph.origin
-                graph = replace(over_shards(graph, self.rule.shards, facts), origin=origin)
-        except NeedsConcrete as need:
-            is_asked_again = facts.keys() >= set(need.facts)  # no capture would end
-            if is_asked_again or asks_for_read(need.facts):
-                raise TraceError(
-                    f"rule {self.rule.name!r} needs {', '.join(need.facts)} in a way not captured"
-                ) from need
-            self.code.need(need.facts)
-            raise
-        captured = CapturedRule(graph, {self._called()})
-        self.code.note_capture((has_tin, items_key(facts)), captured, meanings)
-        self.code.libraries |= {facts[LIBRARY]} if facts.get(LIBRARY) else set()
-        return captured
-
-    def dialect(self, called: str | None = None) -> str:
-        """Return the library that the first function of the rule is written in; see `Recipe`."""
-        rule = self.rule
-        while rule.function is None:
-            rule = rule._resolved_parts()[0]
-        return dialect_for(rule, called)
+        variant = next(reversed(self.captures[True].variants.values()), None)
+        return None if variant is None else variant.graphs.backward
 
     def without_call(self, facts: Container[str]) -> dict[str, str]:
         """Return what takes the place of a call for those of these facts that only calls tell: the
@@ -193,74 +279,6 @@ class Specialization:
         name = next(iter(libraries)) if len(libraries) == 1 else ""
         return {LIBRARY: name} if LIBRARY in facts else {}
 
-    def _called(self) -> tuple[str, str]:
-        # What its code does may depend on these; a library that is not its own, and its names.
-        library = called_library()
-        return called_dtype(), "" if library in ("", self.dialect(library)) else library
-
-    def _capture(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
-        return capturing.capture(
-            self.rule.name,
-            self._record,
-            has_tin=has_tin,
-            runtime=self.runtime,
-            static=self.static,
-            facts=facts,
-        )
-
-    def _capture_proven(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
-        graph = self._capture(has_tin, facts)
-        if is_asked(self.rule.prove) and not LOOSE.get():
-            reason = self._prove(graph, has_tin, facts)
-            if reason:
-                return replace(graph, origin=f"{graph.origin}; not proven: {reason}")
-        return graph
-
-    def _record(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
-        rule, visible_params = self.fill_bound(params)
-        return rule._run(trace, grad_out, tin, visible_params)
-
-    def prove_dtype(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
-        """Compare the rule with its graph for the dtype and the library that it is called with,
-        once for each.
-        """
-        captured, called = self._captured(has_tin, facts), self._called()
-        if called in captured.proven or self.rule.shards is not None:
-            return
-        if is_asked(self.rule.prove) and not LOOSE.get():
-            self._prove(captured.graph, has_tin, facts, is_known_in_float64=True)
-            captured.proven.add(called)
-
-    def prove_call(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
-        """Compare the rule with its graph on the input that it is called with now."""
-        self._prove(
-            self.graph(has_tin, facts), has_tin, facts, is_known_in_float64=True, is_call=True
-        )
-
-    def _prove(
-        self,
-        graph: Graph,
-        has_tin: bool,
-        facts: Mapping[str, Any],
-        *,
-        is_known_in_float64: bool = False,
-        is_call: bool = False,
-    ) -> str:
-        # "", or why the proof stays open. `is_known_in_float64`: see `Attempt`.
-        under_proof = RuleUnderProof(
-            self.rule,
-            self.fill_bound,
-            graph,
-            has_tin,
-            runtime=self.runtime,
-            static=self.static,
-            facts=facts,
-            emitted=self.code.emitted,
-            is_known_in_float64=is_known_in_float64,
-        )
-        recapture = functools.partial(self._capture, has_tin, facts)
-        return prove_rule(under_proof, recapture, is_call=is_call)
-
     # --- the rule as written, where it cannot be captured -----------------------------------------
     def give_up(self, error: TraceError) -> None:
         """Let the rule run as written, and warn once, at the line that cannot be captured.
@@ -269,27 +287,9 @@ class Specialization:
         """
         if self.rule.native is False or self.rule.shards is not None:
             raise error
-        function = self.rule.function
-        is_known = self.code.uncapturable is not None
-        self.code.uncapturable = self.code.uncapturable or error.to_keep()
-        if isinstance(function, types.FunctionType):
-            is_known = is_known or function in _warned_of
-            _warned_of.add(function)
-        if is_known:
-            return
-        code = getattr(function, "__code__", None)
-        file, line = error.place or (
-            (code.co_filename, code.co_firstlineno) if code else ("<unknown>", 1)
-        )
-        # The line of use would say less, and is behind the frames of a framework.
-        warnings.warn_explicit(
-            f"{error}. It runs as written, in this framework only (register it with native=True to "
-            "say that this is meant)",
-            NativeRuleWarning,
-            file,
-            line,
-            module=self.rule.__module__,
-        )
+        if self.code.uncapturable is None:
+            self.code.uncapturable = error.to_keep()
+            warn_native(_functions_of(self.rule), error, "rule")
 
     def run_as_it_is(
         self, ctx: Any, grad_out: Tensor, tin: Tensor | None, values: tuple[Any, ...]
@@ -301,41 +301,147 @@ class Specialization:
                 f"rule {self.rule.name!r} runs as written, on the tensor in hand, so it cannot be "
                 f"used {self.rule.shards}: reduce over shards in the rule itself"
             )
-        if isinstance(error, DisprovedError) and error.home not in ("", backend_of(grad_out).name):
-            raise error.to_keep()
-        rule, params = self.fill_bound(self.name_values(values))
+        backend, like = backend_of(grad_out), grad_out if tin is None else tin
+        recorded = run_recipe(self.recipe, backend, (like, tin is not None, *values), {}, error)
+        assert recorded.pull is not None
         try:
-            grad_in = rule._run_native(ctx, grad_out, tin, params)
+            gradient = recorded.pull(grad_out, ctx=ctx)[0]
         except MultigradError:
             raise
         except Exception as failure:
-            if self.code.uncapturable is None:
-                name_rank(failure, f"{self.subject} failed")
-                raise
-            owner = backend_of(grad_out).name
-            text = f"{self.code.uncapturable}; run as written on {owner}, it failed: {failure}"
-            trace_error = TraceError(text)
-            name_rank(trace_error)
-            raise trace_error from failure
-        return check_result(self.rule.name, grad_in, grad_out if tin is None else tin)
+            name_rank(failure, f"{self.subject} failed")
+            raise
+        path = "grad_out" if tin is None else "tin"
+        return check_native(self.subject, path, like, gradient, backend)
 
 
-def check_result(rule: str, grad_in: Any, like: Tensor) -> Tensor:
-    owner = backend_of(like)
-    if not isinstance(grad_in, owner.tensors.types):
-        kind = type(grad_in)
-        module_prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-        description = "None" if grad_in is None else f"a {module_prefix}{kind.__qualname__}"
+# --- a rule as the backward of a function ---------------------------------------------------------
+def recipe_of_rule(
+    rule: Rule,
+    runtime: Sequence[str],
+    static: Mapping[str, Any],
+    hidden: frozenset[str],
+    emitted: dict[tuple[Any, ...], Any],
+) -> Recipe:
+    """Return the recipe of a function that returns its input, whose backward is a rule.
+
+    Its arguments are the tensor, whether the rule gets it as `tin`, and the run-time params. A
+    composed rule is made of the graphs of its parts, each of which is proven alone.
+    """
+    functions = () if rule.function is None else (rule.function,)
+    options = Options(native=rule.native)
+
+    def apply(call: Callable[..., Any], args: tuple[Any, ...], grad_out: Any) -> tuple[Any, ...]:
+        tin, has_tin, *values = args
+        params = {**static, **dict(zip(runtime, values, strict=True))}
+        filled, visible = fill_bound(rule, hidden, params)
+        returned = call(filled, grad_out, tin if has_tin else None, visible)
+        return (gradient_of(rule.name, returned), *[None] * (len(args) - 1))
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        def pull(grad_out: Any, ctx: Any = None) -> tuple[Any, ...]:
+            def call(rule: Rule, *inputs: Any) -> Any:
+                return rule._run_native(ctx, *inputs)
+
+            return apply(call, args, grad_out)
+
+        return Recorded(args[0], pull, takes_ctx=True)
+
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        trace.source.numbers.update(filter(is_number, static.values()))
+
+        def call(rule: Rule, *inputs: Any) -> Any:
+            # The methods of a composed rule's parts may be those of the call's tensors.
+            reading = trace.reading if functions else Reading((), TENSORS)
+            with setting(trace, reading=reading):
+                return rule._run(trace, *inputs)
+
+        return Recorded(args[0], partial(apply, call, args), first_order=rule.first_order)
+
+    def run_graph(graphs: FunctionGraph, backend: Backend, args: tuple[Any, ...]) -> Recorded:
+        tin, has_tin, *values = args
+        inputs = (*((tin,) if has_tin else ()), *values, *((KEY,) if graphs.is_random else ()))
+        function = emit_rule_once(bare_graph(graphs, has_tin), backend, emitted)
+
+        def pull(grad_out: Any) -> tuple[Any, ...]:
+            return (function(grad_out, *inputs), *[None] * (len(args) - 1))
+
+        return Recorded(tin, pull)
+
+    def prove_parts(
+        recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool
+    ) -> str:
+        x, has_tin, *values = leaves
+        params = {**static, **dict(zip(runtime, values, strict=True))}
+        for part, given in parts_of(*fill_bound(rule, hidden, params)):
+            bound = part.copy(ranges={}, bound={}).bound_rule(given)
+            numbers = {f"param:{name}": value for name, value in bound.numbers.items()}
+            known = {**variant.facts, **numbers}
+            needed = asked_of_input(bound.specialization.captures[has_tin].facts)
+            facts = {fact: known[fact] for fact in needed & known.keys()}
+            bound.specialization.graph(has_tin, facts, (x, *bound.values), is_call=is_call)
+        return ""
+
+    return Recipe(
+        rule.name,
+        run,
+        record,
+        functions=() if hasattr(rule.function, "record") else functions,  # of a document
+        written_in=partial(library_of, functions or tuple(_functions_of(rule))[:1], rule.library),
+        subject=f"rule {rule.name!r}",
+        noun="rule",
+        options=options,
+        graphs=GraphSource(prove=None if functions else prove_parts, run=run_graph),
+    )
+
+
+def bare_graph(graphs: FunctionGraph, has_tin: bool) -> Graph:
+    """Return the graph of a rule alone: `grad_out, [tin], *params, [key] -> the gradient`."""
+    inputs = (each for each in graphs.backward.inputs if has_tin or each.attr("name") != "tin")
+    return replace(graphs.backward, inputs=tuple(inputs))
+
+
+def fill_bound(
+    rule: Rule, hidden: frozenset[str], params: Mapping[str, Any]
+) -> tuple[Rule, dict[str, Any]]:
+    visible_params = {name: value for name, value in params.items() if name not in hidden}
+    return (_fill(rule, params) if hidden else rule), visible_params
+
+
+def parts_of(rule: Rule, params: Mapping[str, Any]) -> Iterator[tuple[Rule, dict[str, Any]]]:
+    """Yield the rules with code of which a rule is composed, in order, with values for params."""
+    values = {**params, **rule.bound}
+    if rule.function is not None:
+        yield rule, rule.signature_of_function.select(values)
+        return
+    for part in rule._resolved_parts():
+        yield from parts_of(part, part.signature.select(values))
+
+
+def gradient_of(rule: str, returned: Any) -> Any:
+    """Return the one gradient that a rule has returned, which may be in a tuple."""
+    if isinstance(returned, tuple | list) and len(returned) == 1:
+        returned = returned[0]
+    if returned is None or isinstance(returned, tuple | list):
+        words = "None" if returned is None else f"a {type(returned).__name__}"
         raise GradientError(
-            f"rule {rule!r} returned {description}; expected the gradient, a tensor of {owner.name}"
+            f"rule {rule!r} returned {words}; expected the gradient, a tensor like tin. For zero "
+            "write xp.zeros_like(grad_out)"
         )
-    shape_check(rule)(grad_in, like)
-    if grad_in.dtype != like.dtype:
-        raise GradientError(
-            f"rule {rule!r} returned {grad_in.dtype} for a {like.dtype} input; cast it back to "
-            "tin's dtype"
-        )
-    return grad_in
+    return returned
+
+
+class MadeUp(NamedTuple):
+    """Stands for a tensor where there is no call."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def made_up(facts: Mapping[str, Any]) -> MadeUp:
+    rank = facts.get("ndim", 2)
+    shape = facts.get("shape") or (SHAPES[rank] if rank < len(SHAPES) else (2,) * rank)
+    return MadeUp(tuple(shape), facts.get("dtype", "float32"))
 
 
 def _fill(rule: Rule, values: Mapping[str, Any]) -> Rule:
@@ -350,105 +456,58 @@ def _functions_of(rule: Rule) -> Iterator[Any]:
         yield from _functions_of(part)
 
 
-@dataclass(slots=True, eq=False)
-class CapturedRule:
-    """A graph of a rule, and the dtypes, and libraries but its own, of the calls in which it was
-    compared with the rule itself.
-    """
-
-    graph: Graph
-    proven: set[tuple[str, str]]
-
-
-@dataclass(slots=True, eq=False)
-class Tables:
-    """What was made of a rule under one meaning of what it reads besides its inputs.
-
-    Attributes:
-        graphs: by whether there is an input and by the facts about it, the latest last.
-        entries: the bare rule's attached code, by backend and facts; None: it runs as written.
-    """
-
-    graphs: dict[Any, CapturedRule] = field(default_factory=dict)
-    entries: dict[Any, Any] = field(default_factory=dict)
-
-
 class RuleCode:
-    """The graphs and the lowered code of a rule with its static params fixed.
+    """The captured forms and the lowered code of a rule with its static params fixed.
 
-    Equal rules share it, and their Specializations fill it at the first calls:
-
-    1. A capture needs a fact of the input, such as its rank: `need` adds "ndim" to `facts`. Whoever
-       asks for a graph gives those facts, and each set of their values has a graph of its own.
-    2. A capture ends, and has read more than its input, such as what the name "scale" means:
-       `note_capture` adds that to `reads`. From now on there is a `Tables` for each meaning of it.
-    3. The graph is put into their table of graphs, and its native code into that of entries.
-
-    Nothing else makes a graph out of date: a name that means another rule leads to other tables,
-    and to the same ones again once it means the first rule again.
+    Equal rules share it, and their Specializations fill it at the first calls. What the rule's code
+    reads besides its inputs is among the facts of each form: nothing else makes one out of date.
 
     Attributes:
         id: its name in tokens, different for each.
         finalizers: drop it with the functions and objects that the rule is made of.
-        facts: what Python needed to know while the rule was captured ("ndim", "dtype", ...); grows.
-        reads: what the rule's code read besides its inputs (`lookups.py`); grows.
+        forms: what it was captured as, with its input and without.
+        forms_under: by activation, what the rule was captured as under it.
+        entries: the bare rule's attached code, by backend and facts; None: it runs as written.
         draws: whether a capture of it was random.
         libraries: those of the tensors of calls, where the graph depends on it; grows.
         uncapturable: why it runs as written, without the frames that led there.
-        variants: by activation, what the rule is under it, by layout and facts, which contain what
-            `reads` mean: so they need no `Tables`.
         emitted: the bare rule by backend and graph: equal graphs are emitted once.
     """
 
     __slots__ = (
-        "_tables", "draws", "emitted", "facts", "finalizers", "id", "libraries", "reads",
-        "uncapturable", "variants",
+        "draws", "emitted", "entries", "finalizers", "forms", "forms_under", "id", "libraries",
+        "uncapturable",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.finalizers: list[weakref.finalize[..., Any]] = []
         self.id = f"{name}#{next(SERIALS)}"
-        self.facts: frozenset[str] = frozenset()
-        self.reads: frozenset[str] = frozenset()
+        self.forms = {True: Forms(), False: Forms()}
+        self.forms_under: dict[str, Forms] = {}
+        self.entries: dict[Any, Any] = {}
         self.draws = False
         self.libraries: set[str] = set()
         self.uncapturable: TraceError | None = None
-        self.variants: dict[str, dict[Any, Any]] = {}
         self.emitted: dict[tuple[Any, ...], Any] = {}
-        self._tables: dict[tuple[Any, ...], Tables] = {}  # by the meanings of `reads`, in order
 
     @property
-    def graphs(self) -> dict[Any, CapturedRule]:
-        return self._present_tables().graphs
+    def reads(self) -> frozenset[str]:
+        """What the rule's code has read besides its inputs (`lookups.py`)."""
+        return frozenset(filter(is_read, self._all_facts))
 
     @property
-    def entries(self) -> dict[Any, Any]:
-        return self._present_tables().entries
+    def facts(self) -> frozenset[str]:
+        """What Python needed to know of the input ("ndim", "dtype", ...)."""
+        return asked_of_input(self._all_facts)
 
-    def _present_tables(self) -> Tables:
-        lookups = self.reads
-        meanings = tuple(map(look_up, sorted(lookups))) if lookups else ()
-        tables = self._tables.get(meanings)
-        if tables is None:
-            if len(self._tables) >= MOST_MEANINGS:
-                self._tables.clear()
-            tables = self._tables.setdefault(meanings, Tables())
-        return tables
+    @property
+    def _all_facts(self) -> frozenset[str]:
+        return self.forms[True].facts | self.forms[False].facts
 
-    def need(self, facts: Iterable[str]) -> None:
-        """Note facts that a capture asked for; all later ones are given them."""
-        self.facts |= set(facts)
 
-    def note_capture(self, key: Any, captured: CapturedRule, meanings: Meanings) -> None:
-        """Note whether a capture drew, and what it read, with the meanings of then."""
-        self.draws = self.draws or captured.graph.input("key") is not None
-        note(meanings)  # by a capture around this one too
-        if not self.reads >= meanings.keys():
-            self.reads |= meanings.keys()
-            # Their keys lack what this capture read.
-            self._tables.clear()
-            then = [meanings[f] if f in meanings else look_up(f) for f in sorted(self.reads)]
-            self._tables[tuple(then)] = Tables({key: captured})
+def asked_of_input(facts: Iterable[str]) -> frozenset[str]:
+    """Return the facts that a call tells, of all that captures have asked for."""
+    return frozenset(fact for fact in facts if not is_read(fact) and fact not in GIVEN)
 
 
 # It lives as long as the functions that the rule is made of, even if no rule is held; and it refers

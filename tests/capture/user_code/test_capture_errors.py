@@ -24,12 +24,6 @@ HERE = Path(__file__).name
 ONES = np.ones((2, 3), np.float32)
 
 
-def branches_on_a_tensor(ctx, grad_out, tin):
-    if grad_out.sum() > 1:  # here
-        return grad_out
-    return tin
-
-
 def assigns_by_a_tensor(ctx, grad_out, tin):
     grad_out[tin * 2] = 0.0  # here
     return grad_out
@@ -55,25 +49,16 @@ def takes_an_ambiguous_deviation(ctx, grad_out, tin):
 
 # Rules, each a lambda on one line or with a line that ends with "# here".
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
-    "branches on a tensor": (
-        branches_on_a_tensor,
-        r"branches on a tensor value: 'if grad_out.sum\(\) > 1.*xp.where",
-    ),
     "chains comparisons": (
         lambda ctx, g, x: g * (-1 <= x <= 1),
         "branches on a tensor value.*xp.where",
     ),
     "asks and": (lambda ctx, g, x: g * (x > 0 and x < 1), "branches on a tensor value"),
-    "reads an item": (
-        lambda ctx, g, x: g * g.sum().item(),
-        r"reads a tensor's value \(.item\(\)\).*[kK]eep it a tensor",
-    ),
     "makes a float": (lambda ctx, g, x: g * float(g.sum()), "turns a tensor into a Python number"),
     "takes a math function": (
         lambda ctx, g, x: g * math.exp(x.mean()),
         "turns a tensor into a Python number",
     ),
-    "iterates": (lambda ctx, g, x: sum(row for row in g), "iterates over a tensor"),
     "indexes by a tensor": (
         lambda ctx, g, x: g * x[x * 2],
         "indexes a tensor in a way not captured.*floats; cast it to int64",
@@ -190,11 +175,11 @@ def test_tensor_param_in_a_branch_is_refused(captured: Any, torch: Any) -> None:
 IN_TORCH: dict[str, tuple[Callable[..., Any], str]] = {
     "fft": (lambda torch, g: torch.fft.hfft(g), "calls torch's fft_hfft"),
     "bins": (lambda torch, g: torch.histc(g, 8), "calls torch's histc, which is not captured"),
-    "function of the class": (lambda torch, g: torch.Tensor.exp(g), "raised TypeError while"),
+    "function of the class": (lambda torch, g: torch.Tensor.exp(g), "hands a tensor to what needs"),
     "large constant": (lambda torch, g: g * torch.ones(70_000), r"constant Tensor of shape"),
     "draw of a static shape": (lambda torch, g: g * torch.rand(3), "another graph each time"),
     "integers": (lambda torch, g: g.gcd(g), "uses .gcd|calls .gcd"),
-    "another device": (lambda torch, g: g.cuda(), "looks at the device"),
+    "another device": (lambda torch, g: g.cuda(), "moves a tensor from cpu to cuda"),
     "generator": (lambda torch, g: g.uniform_(generator=torch.Generator()), "a generator.*key"),
     "matrix norm": (lambda torch, g: g / torch.linalg.norm(g, 3), "a matrix norm of order 3"),
     "diagonal": (lambda torch, g: torch.einsum("ii->i", g), "each once"),

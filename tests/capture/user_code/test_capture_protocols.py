@@ -15,6 +15,7 @@ import operator
 import pickle
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -223,6 +224,7 @@ TENSORS: dict[str, Callable[..., Any]] = {
     "all": lambda ctx, g, x: g * (2.0 if any((x > 1).flatten()) else 3.0),
     "a shallow copy": asks_a_shallow_copy,
 }
+IN_A_GRAPH = ("rows", "rows backwards", "all")
 
 
 @pytest.mark.parametrize("name", TENSORS)
@@ -238,7 +240,7 @@ def test_a_question_to_a_tensor_gets_python_s_answer(
             warnings.simplefilter("ignore", xg.NativeRuleWarning)
             registered(function)(None, backend.array(G), backend.array(X))
         return
-    with pytest.warns(xg.NativeRuleWarning):
+    with nullcontext() if name in IN_A_GRAPH else pytest.warns(xg.NativeRuleWarning):
         given = registered(function)(None, backend.array(G), backend.array(X))
     np.testing.assert_array_equal(backend.numpy(given), backend.numpy(expected))
 

@@ -21,14 +21,14 @@ frameworks = pytest.mark.backends("torch", "jax", "tensorflow", "mlx")
 
 
 def make_uncapturable() -> Callable[..., Any]:
-    """Make a new function that branches on a tensor, so that no earlier test has warned about
+    """Make a new function that needs a number, so that no earlier test has warned about
     it.
     """
 
     def halves_large(
         ctx: Any, grad_out: Any, tin: Any, limit: float = 1.0, side: str = "up"
     ) -> Any:
-        if xp.sum(grad_out) > limit:  # here
+        if float(xp.sum(grad_out)) > limit:  # here
             return 0.5 * grad_out if side == "up" else -0.5 * grad_out
         return grad_out
 
@@ -79,7 +79,12 @@ def test_uncapturable_rule_runs_as_it_is_with_a_warning_at_its_line(backend: Any
     np.testing.assert_array_equal(backend.numpy(given), G / 2)
     (warning,) = caught
     assert (warning.filename, warning.lineno) == (__file__, marked_line(function))
-    for word in ("'halves_large'", f"test_native.py:{warning.lineno}", "branches", "native=True"):
+    for word in (
+        "'halves_large'",
+        f"test_native.py:{warning.lineno}",
+        "Python number",
+        "native=True",
+    ):
         assert word in str(warning.message)
 
 
@@ -201,7 +206,7 @@ def test_native_false_is_an_error_at_forward(backend: Any) -> None:
         pytest.raises(xg.TraceError, match=f"test_native.py:{marked_line(function)}"),
     ):
         xg.activation("ReLU")(backend.array(X))
-    with pytest.raises(xg.TraceError, match="branches on a tensor value"):
+    with pytest.raises(xg.TraceError, match="turns a tensor into a Python number"):
         rule(None, backend.array(G), backend.array(X))
 
 
@@ -225,7 +230,7 @@ def test_composed_rule_with_a_native_part_runs_as_it_is(backend: Any) -> None:
 def test_composed_rule_with_a_part_that_must_be_captured_is_an_error(backend: Any) -> None:
     xg.register("halves_large", native=False)(make_uncapturable())
     rule = xg.compose("scale", "halves_large")
-    with pytest.raises(xg.TraceError, match="branches on a tensor value"):
+    with pytest.raises(xg.TraceError, match="turns a tensor into a Python number"):
         rule(None, backend.array(G), backend.array(X))
 
 
@@ -242,10 +247,10 @@ def test_composed_rule_with_an_uncapturable_part_warns_at_its_line(backend: Any)
 
 WRONG: dict[str, tuple[Callable[..., Any], str]] = {
     "None": (lambda g: None, "returned None"),
-    "number": (lambda g: 1.0, "returned a float"),
+    "number": (lambda g: 1.0, "returned a float as the gradient.*expected a tensor of"),
     "tuple": (lambda g: (g, g), "returned a tuple"),
-    "shape": (xp.sum, r"returned shape \(\) for an input of shape \(4,\)"),
-    "bools": (lambda g: g > 0, "returned .*bool.*cast it back to tin's dtype"),
+    "shape": (xp.sum, r"returned a gradient of shape \(\) for argument 'tin' of shape \(4,\)"),
+    "bools": (lambda g: g > 0, "returned a bool gradient for argument 'tin' of float32; cast"),
 }
 
 

@@ -256,7 +256,7 @@ def test_a_gradient_is_one_tensor() -> None:
         "attrs": {"axis": None, "keepdims": False},
         "type": ["tensor", "T", []],
     }
-    with pytest.raises(xg.GradientError, match="returned one number"):
+    with pytest.raises(xg.GradientError, match="returned a gradient of one number"):
         xg.from_dict(rule([reduced]))(None, X, X)
     for outputs in ([], [0, 0], [7], "0"):
         document = rule([])

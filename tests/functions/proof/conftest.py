@@ -10,7 +10,6 @@ import pytest
 
 from multigrad.functions import captures
 from multigrad.graph.ir.graph import Graph
-from multigrad.rules.model import specialization
 
 Edit = Callable[[Graph], Graph]
 
@@ -20,7 +19,7 @@ def capturing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Change every graph that is captured from now on; that of a rule is a backward."""
 
     def start(forward: Edit | None = None, backward: Edit | None = None) -> None:
-        capture, capture_rule = captures.capture_function, specialization.capturing.capture
+        capture = captures.capture_function
 
         def changed(*args: Any, **kwargs: Any) -> Any:
             variant = capture(*args, **kwargs)
@@ -29,11 +28,6 @@ def capturing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             done = {k: edit(getattr(graphs, k)) for k, edit in edits.items() if edit is not None}
             return replace(variant, graphs=replace(graphs, **done))
 
-        def changed_rule(*args: Any, **kwargs: Any) -> Graph:
-            graph = capture_rule(*args, **kwargs)
-            return graph if backward is None else backward(graph)
-
         monkeypatch.setattr(captures, "capture_function", changed)
-        monkeypatch.setattr(specialization.capturing, "capture", changed_rule)
 
     return start

@@ -181,11 +181,11 @@ def test_a_new_number_makes_no_new_entry(width: Any) -> None:
     own = act.own_in_force()
     assert own is not None
     under = own.specialization.functions_under["Heaviside"]
-    before = len(under.entries.known), len(own.specialization.code.variants)
+    before = len(under.entries.known), len(own.specialization.captures[True].variants)
     for _ in range(6):
         width.step()
         act(X)
-    assert (len(under.entries.known), len(own.specialization.code.variants)) == before
+    assert (len(under.entries.known), len(own.specialization.captures[True].variants)) == before
 
 
 # --- saved and copied -----------------------------------------------------------------------------

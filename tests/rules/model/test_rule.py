@@ -167,23 +167,22 @@ def test_a_locals_function_does_not_pickle_and_says_which() -> None:
 
 WRONG: dict[str, tuple[Callable[..., Any], str]] = {
     "None": (lambda g, x: None, "returned None; expected the gradient.*zeros_like"),
-    "number": (lambda g, x: 0.0, "returned float 0.0; expected the gradient"),
-    "tuple": (lambda g, x: (g, x), "returned tuple"),
-    "param": (lambda g, x: xp.size(x), "returned a scalar.*grad_out \\* scalar"),
+    "number": (lambda g, x: 0.0, "returned 0.0 as the gradient of argument 'tin'; expected a"),
+    "tuple": (lambda g, x: (g, x), "returned a tuple; expected the gradient"),
+    "param": (lambda g, x: xp.size(x), "returned a number as the gradient.*full_like"),
     "one number": (
         lambda g, x: xp.sum(g),
-        "returned one number; expected tin's shape.*keepdims=True",
+        "returned a gradient of one number for argument 'tin'.*the same shape",
     ),
     "fewer axes": (
         lambda g, x: xp.mean(g, axis=0),
-        "returned tin's shape without axis 0; expected tin's shape",
+        "returned a gradient of the first tensor's shape without axis 0",
     ),
     "a 1 for an axis": (
         lambda g, x: xp.mean(g, axis=0, keepdims=True),
-        "returned tin's shape with 1 for axis 0; expected",
+        "returned a gradient of the first tensor's shape with 1 for axis 0",
     ),
-    "bools": (lambda g, x: x > 0, "returned bools; multiply by grad_out"),
-    "float16": (lambda g, x: xp.astype(g, "float16"), "returned float16 for a float32 input.*to"),
+    "bools": (lambda g, x: x > 0, "returned bools as the gradient.*multiply by the upstream"),
 }
 
 
@@ -200,13 +199,14 @@ def test_wrong_result_is_a_gradient_error_at_forward(
         xg.activation("ReLU")(backend.array(X))
 
 
-def test_result_in_float64_is_right_for_a_float64_input(backend: Any) -> None:
+def test_result_in_another_float_dtype_is_cast_as_the_engines_do(backend: Any) -> None:
     rule = xg.register("wide")(lambda ctx, g, x: xp.astype(g, "float64") * 2)
     with backend.precision(np.float64):
         given = rule(None, backend.array(G.astype(np.float64)), backend.array(X.astype(np.float64)))
         np.testing.assert_array_equal(backend.numpy(given), G * 2)
-        with pytest.raises(xg.GradientError, match="returned float64 for a float32 input"):
-            rule(None, backend.array(G), backend.array(X))
+        given = backend.numpy(rule(None, backend.array(G), backend.array(X)))
+    assert given.dtype == np.float32
+    np.testing.assert_array_equal(given, G * 2)
 
 
 def test_shape_that_capture_cannot_tell_is_checked_when_it_runs(backend: Any) -> None:
