@@ -276,8 +276,7 @@ def test_a_number_is_guessed_for_what_has_no_gradient_and_a_maker_of_gradients_l
 halved = xg.function(lambda x: x * x, lambda g, x: g * x)
 
 
-def of_first(pair: Any, options: Any) -> Any:
-    return halved(pair[0]) * options["factor"]
+of_first = xg.function(lambda pair, options: halved(pair[0]) * options["factor"])
 
 
 def audit_again(report: Any, **own: Any) -> Any:
@@ -289,7 +288,7 @@ def audit_again(report: Any, **own: Any) -> Any:
 
 @pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
 def test_the_lines_to_copy_run_and_show_the_finding(backend: Any) -> None:
-    x, alike = backend.array(X), backend.array(np.full((3, 50), 0.5))
+    x, alike = backend.array(X), backend.array(np.full((3, 6), 0.5))
     report = xg.audit(halved, backend.array(np.tile(X, (5, 1))), laws=["derivative", "edges"])
     assert len(report.reproducer) <= 6
     again = audit_again(report)
@@ -313,22 +312,22 @@ def test_the_lines_to_copy_have_a_variable_for_what_no_text_makes(
 ) -> None:
     pair = X, np.linspace(0.1, 2.0, 60, dtype=np.float32)
     own = {
-        "fn": lambda pair, f: halved(f(pair[0])) + pair[1].sum(),
+        "fn": xg.function(lambda pair, f: halved(f(pair[0])) + pair[1].sum()),
         "x1": lambda x: x,
-        "surrogate": lambda pair, f: f(pair[0]) ** 2 + pair[1].sum(),
+        "surrogate": xg.function(lambda pair, f: f(pair[0]) ** 2 + pair[1].sum()),
     }
     fn, change, surrogate = own.values()
     report = xg.audit(fn, pair, change, laws=["derivative"], surrogate=surrogate)
     variables = [each for each in report.reproducer if " = ...  # " in each]
     assert [each.partition(" = ")[0] for each in variables] == ["fn", "x0_1", "x1", "surrogate"]
     assert variables[1].endswith("# put your own here: float32[60]")
-    assert variables[3].partition(":")[2].startswith(" <lambda> at test_audit_command.py:")
+    assert variables[3].partition(":")[2].startswith(" <Function <lambda>(pair, f)>")
     again = audit_again(report, **own, x0_1=pair[1])
     assert again.findings[0].reason == report.findings[0].reason
     # A name of a script, which a new process lacks, is a variable, too.
-    monkeypatch.setattr(sys.modules["__main__"], "of_script", fn, raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "of_script", change, raising=False)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "script.py", raising=False)
-    lines = lines_to_copy(fn, "numpy", "derivative", [change], None)
+    lines = lines_to_copy(change, "numpy", "derivative", [1.0], None)
     assert lines[1].startswith(
         "of_script = ...  # put your own here: <lambda> at test_audit_command"
     )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.audit.lock import lockfile, runner
+from multigrad.audit.lock import lockfile, runner, verify
 from multigrad.audit.lock.lockfile import (
     Answer,
     Asking,
@@ -486,8 +486,10 @@ def test_what_a_process_calls_a_function_with_is_no_part_of_its_lock(
 @needs_cli
 @pytest.mark.needs("torch")
 def test_a_custom_gradient_of_a_framework_is_converted_and_locked(
-    invoke: Any, tmp_path: Path
+    invoke: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # `verify` would import all that is installed, and gates then fork no process of this one.
+    monkeypatch.setattr(verify, "BACKENDS", ("numpy", "torch"))
     source = (
         "import torch\n"
         "class Twice(torch.autograd.Function):\n"
