@@ -221,6 +221,7 @@ def test_models_are_compared_with_equal_parameters(tmp_path: Path, imported: Non
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.always
 def test_a_wrong_model_is_told(tmp_path: Path) -> None:
     kernel = NEW.replace("(y * g)", "g")
     wrong, again = (gated(tmp_path, kernel, MODEL, dtypes=("float32",)) for _ in range(2))

@@ -143,7 +143,7 @@ def test_threads_with_numbers_of_their_own_do_not_see_each_others(
 
     def work(width: float) -> None:
         expected = by_ops(X, width, 1.7)
-        for _ in range(200):
+        for _ in range(60):
             if not all(map(np.array_equal, run(backend, scaled, X, width, 1.7), expected)):
                 wrong.append(width)
 

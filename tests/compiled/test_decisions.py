@@ -152,6 +152,7 @@ def given() -> tuple[Array, ...]:
     return X, Y, Z, V, STEP
 
 
+@pytest.mark.always
 def test_arithmetic_that_meets_a_decision_has_the_bits_of_ieee_754(
     backend: Any, given: tuple[Array, ...]
 ) -> None:
@@ -182,6 +183,7 @@ def of_steps(x: Any, step: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.always
 def test_quantizers_take_the_same_levels(backend: Any) -> None:
     levels = {name: np.round(each) for name, each in of_steps(X, STEP).items()}
     np.testing.assert_array_equal(levels["lsq"], np.round(np.clip(X / STEP, -8.0, 7.0)))

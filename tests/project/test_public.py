@@ -89,6 +89,7 @@ def broken(before: dict[str, str], now: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.needs("torch", "jax", "tensorflow", "keras", "optax", "typer", "rich")
+@pytest.mark.always
 def test_what_is_public_stays_and_is_listed() -> None:
     before, now = read(), listed()
     assert broken(before, now) == [], "deprecate it: docs/deprecation.md"

@@ -102,6 +102,7 @@ def test_the_same_source_gives_the_same_numbers(numbers: Any) -> None:
 
 
 @pytest.mark.needs("torch", "jax", "tensorflow")
+@pytest.mark.always
 def test_the_same_source_of_each_framework_gives_the_same_numbers(numbers: Any) -> None:
     check_again(numbers, releases.rules(), releases.functions())
 
