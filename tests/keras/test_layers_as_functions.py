@@ -181,10 +181,7 @@ def test_a_layer_apart_is_a_function_of_its_trained_weights(make: Any, is_on_arr
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
-@pytest.mark.parametrize(
-    "policy",
-    ["bfloat16", pytest.param("mixed_bfloat16", marks=pytest.mark.always), "mixed_float16"],
-)
+@pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16", "mixed_float16"])
 def test_the_casts_of_a_policy_are_in_the_graph(policy: str) -> None:
     keras.utils.set_random_seed(0)
     layer = keras.Sequential(

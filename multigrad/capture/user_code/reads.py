@@ -49,6 +49,7 @@ from .inspection import (
     names_in,
     nested_codes,
     plain_function,
+    values_of,
 )
 from .libraries import OWN, is_library_file
 
@@ -83,6 +84,7 @@ class Reads(Telling):
 
     is_of_code = True
     serial: int
+    has_tensors = False  # whether frameworks' small tensors are compared by value, as in rules
     anchor: Callable[[], Any]  # a weak reference, where Python offers one
     moving: frozenset[Path]  # to floats that have changed often enough to be run-time numbers
     _changes: dict[Path, int]
@@ -153,7 +155,8 @@ class Reads(Telling):
             opened = [partial(_opened, f) if path in open_paths else f for path, f in rows.items()]
             latest[open_paths] = tuple(opened), [], 0
         finds, tokens, number = latest[open_paths]
-        found = [_token(find()) for find in finds]
+        token = _token_or_values if self.has_tensors else _token
+        found = [token(find()) for find in finds]
         # The same numbers, or the same weak references: nothing has changed.
         if len(found) == len(tokens) and all(map(is_, found, tokens)):
             return number
@@ -199,6 +202,8 @@ def noting_reads(
     """
     walk = Walk(callables, values, takes_defaults)
     facts = [each for each in walk.walk() if each.finds]
+    for each in facts:
+        each.has_tensors |= not takes_defaults  # Functions have facts of their own for these
     before = [(each.meaning(), each.lengths()) for each in facts]
     with set_within(MADE, MADE.get() | walk.made):
         yield
@@ -237,6 +242,11 @@ def _token(value: Any) -> Any:
         root = _root(kind.__module__)
         is_plain = root in sys.stdlib_module_names or root in registered_dialects()
         return value if is_plain else weakref.ref(kind)
+
+
+def _token_or_values(value: Any) -> Any:
+    is_held = type(value) not in ATOMS and is_tensor(value)
+    return (values_of(value) if is_held else None) or _token(value)
 
 
 def _key(token: Any) -> Any:

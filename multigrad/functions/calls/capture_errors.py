@@ -105,8 +105,8 @@ _warned_of: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 MISTAKES = (ImportError, NameError, ZeroDivisionError)
 
 
-def warn_native(functions: Iterable[Any], error: TraceError, noun: str) -> None:
-    """Warn once, at the line that cannot be captured, that code runs as written."""
+def warn_native(functions: Iterable[Any], error: TraceError) -> None:
+    """Warn once, at the line that cannot be captured, that a rule runs as written."""
     function = next(iter(functions), None)
     if isinstance(error, DisprovedError) or isinstance(error.__cause__, MISTAKES):
         return  # the proof has warned
@@ -116,11 +116,10 @@ def warn_native(functions: Iterable[Any], error: TraceError, noun: str) -> None:
         _warned_of.add(function)
     defined = defined_at((function,))
     file, line = error.place or ((defined.file, defined.line) if defined else ("<unknown>", 1))
-    told = "register it with" if noun == "rule" else "give it"
     # The line of use would say less, and is behind the frames of a framework.
     warnings.warn_explicit(
-        f"{error}. It runs as written, in this framework only ({told} native=True to say that this "
-        "is meant)",
+        f"{error}. It runs as written, in this framework only (register it with native=True to "
+        "say that this is meant)",
         NativeRuleWarning,
         file,
         line,

@@ -32,7 +32,6 @@ from ...lowering.function_graph import FunctionGraph
 from ...trace.assertions import Assumption
 from ...trace.trace import Trace
 from .arguments import Layout, read_layout
-from .capture_errors import warn_native
 from .effects import Note, Update
 from .gradients import Modes
 from .imported_gradients import Pushed
@@ -250,13 +249,11 @@ class Recipe:
         return read_leaves(parameters, leaves, tree)
 
     def give_up(self, error: TraceError) -> TraceError | None:
-        """Warn that it runs as written, and return why, for messages; raise if it must not."""
+        """Return why it runs as written, for messages; raise that if it must not."""
         if self.options.native is False:
             raise error
         if self.graphs.note_native is not None:
             return self.graphs.note_native(error)
-        if self.imported is None:
-            warn_native(self.functions, error, self.noun)
         return error.to_keep()
 
 

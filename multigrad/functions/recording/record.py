@@ -160,12 +160,14 @@ def _capture(
     statics = {leaf.name: leaf.value for leaf in layout.leaves if leaf.kind == "static"}
     has_number = has_number_from_elsewhere(recording.graphs, trace, statics)
     # Something may have come from outside the arguments: a second recording must be the same.
-    if trace.source.witness.is_suspect or trace.memory.lifted or has_number:
+    has_tensors = trace.memory.lifted and recipe.noun != "rule"  # whose values are facts
+    if trace.source.witness.is_suspect or has_tensors or has_number:
         second = _Recording(recipe, layout, trace.facts, BranchPath(path.decisions), recording)
         snapshot = trace.source.witness.outside
         with snapshot.dropping_added():
             other_variant = second.run_asking()
-        check_tensors(trace, second.trace)
+        if has_tensors:
+            check_tensors(trace, second.trace)
         drew = snapshot.moved and second.trace.source.witness.outside.moved
         check_draws(trace, variant, other_variant, drew=drew)
     graphs = variant.graphs.without_needless_marks()
@@ -400,7 +402,9 @@ class _Recording:
             refused=self.recipe.arguments.refused(layout),
             pushed=None if tangent is None else simplify(tangent),
             is_pushed_first=is_tangent_first,
-        ).without_calls()
+        )
+        if self.recipe.noun != "rule":  # which may be applied alone, and differentiated
+            graphs = graphs.without_calls()
         # The original may have derivatives that its graph lacks.
         if self.is_imported and second_order and graphs.is_once and not self.recipe.options.copies:
             trace.omit(ORDERS)

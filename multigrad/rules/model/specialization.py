@@ -44,6 +44,7 @@ from ...graph.ir.questions import crossing, note
 from ...graph.ir.types import dtype_name
 from ...graph.ops.attributes import is_number
 from ...graph.passes.facts import GIVEN, LIBRARY
+from ...graph.passes.memory import without_memory
 from ...graph.support.params import Range
 from ...graph.support.threads import SERIALS
 from ...graph.support.trees import optree
@@ -61,7 +62,6 @@ Tensor = Any
 Rule = Any  # of rule.py, which imports this module
 # Nothing that a rule's graph leaves out of its code, as it is a backward pass.
 NOT_SEEN = (UNSEEN - {ASSERTIONS}) | {AUTOCAST, FORWARD_MODE, SHARED}
-NATIVE_ADVICE = "register the rule with native=True to run it as it is"
 MOST_CODES = 4096  # of all rules: then the table is emptied
 
 
@@ -198,13 +198,13 @@ class Specialization:
                 prove(self.recipe, variant, leaves, is_call=True)
         except NotCaptured as error:
             raise error.error from error.__cause__
-        left_out = omissions_of(self.recipe, variant)
-        problem = next((left_out[kind] for kind in left_out if kind not in NOT_SEEN), "")
-        if problem:
-            raise TraceError(f"{self.subject}: {problem}; {NATIVE_ADVICE}")
         return self._form_of(variant, has_tin)
 
     def _form_of(self, variant: Variant, has_tin: bool) -> FunctionGraph:
+        left_out = omissions_of(self.recipe, variant)
+        problem = next((left_out[kind] for kind in left_out if kind not in NOT_SEEN), "")
+        if problem:
+            raise TraceError(f"{self.subject}: {problem}")
         graph, origin = bare_graph(variant.graphs, has_tin), variant.graphs.forward.origin
         self.code.draws |= graph.input("key") is not None
         if self.rule.shards is not None:
@@ -289,7 +289,7 @@ class Specialization:
             raise error
         if self.code.uncapturable is None:
             self.code.uncapturable = error.to_keep()
-            warn_native(_functions_of(self.rule), error, "rule")
+            warn_native(_functions_of(self.rule), error)
 
     def run_as_it_is(
         self, ctx: Any, grad_out: Tensor, tin: Tensor | None, values: tuple[Any, ...]
@@ -397,8 +397,9 @@ def recipe_of_rule(
 
 def bare_graph(graphs: FunctionGraph, has_tin: bool) -> Graph:
     """Return the graph of a rule alone: `grad_out, [tin], *params, [key] -> the gradient`."""
-    inputs = (each for each in graphs.backward.inputs if has_tin or each.attr("name") != "tin")
-    return replace(graphs.backward, inputs=tuple(inputs))
+    backward = without_memory(graphs.backward)
+    inputs = (each for each in backward.inputs if has_tin or each.attr("name") != "tin")
+    return replace(backward, inputs=tuple(inputs))
 
 
 def fill_bound(

@@ -219,7 +219,5 @@ def test_a_capture_for_tensors_out_of_order_is_proven_on_such() -> None:
     x = torch.arange(6.0).reshape(2, 3)
     with no_alarm():
         np.testing.assert_array_equal(f(x).numpy(), x.numpy() * 2)
-    with pytest.warns(NativeRuleWarning, match="computes something else for tensors that are not"):
-        result = f(x.T)
-    np.testing.assert_array_equal(result.numpy(), x.T.numpy() * 3)
-    np.testing.assert_array_equal(f(x[:, 0]).numpy(), x[:, 0].numpy() * 3)
+        np.testing.assert_array_equal(f(x.T).numpy(), x.T.numpy() * 3)
+        np.testing.assert_array_equal(f(x[:, 0]).numpy(), x[:, 0].numpy() * 3)
