@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.dialect import load_dialects
 from ..errors import RuleTypeError, TraceError
-from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Fused, P, R, read_fused, read_params
 from ..graph.support.pickles import is_of_session, name_in_module, pickled
 from ..graph.support.tracebacks import shorten
@@ -63,7 +62,7 @@ ANY = inspect.Signature(
 )
 
 
-class Function(InNotebooks, Generic[P, R]):
+class Function(Generic[P, R]):
     """A function with its own gradient, for tensors of every framework.
 
     Made by `xg.custom_gradient`, `xg.function`, `xg.convert` and similar functions. Called with

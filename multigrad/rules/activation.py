@@ -15,7 +15,6 @@ from ..backend.contract import Backend
 from ..backend.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
 from ..backend.values import in_one_framework
 from ..errors import RuleError, RuleTypeError, suggest
-from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Axes, FixedParams, Fused, Over, Residuals, read_params
 from ..graph.support.pickles import pickled
 from ..graph.support.threads import SERIALS
@@ -55,7 +54,7 @@ T = TypeVar("T")
 by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictionary()
 
 
-class Activation(InNotebooks):
+class Activation:
     """A callable activation; see `activation`. Fixed, as compiled code would not see a change."""
 
     autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here

@@ -11,7 +11,6 @@ from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.calls.parameters import BoundFunction
 from ..functions.chain import Chain
 from ..functions.function import Function
-from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Range, agreed, read_ranges
 from ..graph.support.tracebacks import door
 from ..lowering.forwards import Forward
@@ -227,11 +226,7 @@ def unregister(name: str) -> None:
                 RULES[name] = LIBRARY[name]
 
 
-class RuleNames(list[str], InNotebooks):
-    """The names of rules, which a notebook shows with their params and formulas."""
-
-
-def rules() -> RuleNames:
+def rules() -> list[str]:
     """Return the names of all rules, sorted.
 
     Examples:
@@ -239,7 +234,7 @@ def rules() -> RuleNames:
         ['clip_norm', 'clip_rms', 'clip_value', 'clipped_straight_through']
     """
     load_library()
-    return RuleNames(sorted(RULES))
+    return sorted(RULES)
 
 
 @overload

@@ -19,7 +19,6 @@ import numpy as np
 from ...backend.contract import Backend
 from ...backend.values import owner_of
 from ...errors import RuleTypeError, suggest
-from ...graph.support.class_bases import InNotebooks
 from ...graph.support.params import FixedParams
 from ...graph.support.trees import optree
 from ...trace.active_rules import Moving
@@ -128,7 +127,7 @@ def read_parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
 
 
 # --- arguments that a call leaves out -------------------------------------------------------------
-class BoundFunction(InNotebooks):
+class BoundFunction:
     """What `Function.bind` returns: it is called with the rest of the arguments.
 
     Attributes:

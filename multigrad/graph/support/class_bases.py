@@ -1,10 +1,9 @@
-"""Bases of our classes: `cached_property`, weak references, notebooks."""
+"""Bases of our classes: `cached_property`, weak references, texts."""
 
 from __future__ import annotations
 
 import functools
 from contextlib import nullcontext
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,16 +24,6 @@ class HeldWeakly:
 
     # From Python 3.11 on `weakref_slot=True` does the same.
     __slots__ = ("__weakref__",)
-
-
-class InNotebooks:
-    """A base of objects that have a page of their own in notebooks."""
-
-    __slots__ = ()
-
-    def _repr_html_(self) -> str:
-        # By name: the page's module may not be imported by the object's own.
-        return import_module("multigrad.look.notebook").html_of(self)
 
 
 class Shown(str):

@@ -22,7 +22,6 @@ from ...capture.user_code.signature import (
 from ...errors import RuleError, RuleTypeError, TraceError
 from ...functions.documents.rules import SavedRule, encode_rule
 from ...functions.function import Function
-from ...graph.support.class_bases import InNotebooks
 from ...graph.support.params import (
     FixedParams,
     Fused,
@@ -61,7 +60,7 @@ NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
 NO_CHOICES: Mapping[str, Any] = types.MappingProxyType({})
 
 
-class Rule(InNotebooks):
+class Rule:
     """A gradient rule, called on arrays and tensors: `rule(None, grad_out, tin, **params)`.
 
     Examples:
