@@ -8,25 +8,18 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 import re
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import MultigradError, NativeRuleWarning, RuleValueError, UnsupportedOp, suggest
-from ..graph import ops
-from ..graph.ir.graph import Node
-from ..graph.ops.results import PER_ELEMENT
-from ..graph.passes.facts import Shapes
+from ..errors import MultigradError, NativeRuleWarning, RuleValueError, suggest
 from ..graph.support.class_bases import cached_property
-from ..graph.support.params import read_shards
 from ..models.attribution.composites import call_hint
 from ..rules import estimators
 from ..rules.estimators.declared import Estimator
@@ -34,7 +27,6 @@ from ..rules.model.rule import Rule
 from ..rules.model.rule_names import near_names, plain
 from ..rules.registry import get, rules
 from ..rules.saving import other_numbers
-from ..trace.derived.shards import over_shards
 
 LIBRARIES = ("multigrad.rules.library.", "multigrad.rules.estimators.")
 CLOSE = 0.76  # of difflib: "triangle" finds "triangular"
@@ -76,16 +68,11 @@ class Described:
     gradients: str = ""
     rule: Rule | None = None
 
-    # A list of all rules asks for neither: they run the rule.
+    # A list of all rules does not ask for it: it runs the rule.
     @cached_property
     def without_tin(self) -> str:
         """What a rule does without its forward's input."""
         return "" if self.rule is None else without_input(self.rule)
-
-    @cached_property
-    def exchanged(self) -> Exchanged | None:
-        """What a rule exchanges over shards."""
-        return None if self.rule is None else exchanged_by(self.rule)
 
     def to_dict(self) -> dict[str, Any]:
         """Return this as plain data, as `multigrad rules --json` prints it."""
@@ -93,18 +80,14 @@ class Described:
             param.name: {"default": as_plain(param.default), "range": param.range or None}
             for param in self.params
         }
-        fields: dict[str, Any] = {"gradients": self.gradients}
-        if self.exchanged is not None:
-            collectives = list(map(asdict, self.exchanged.collectives))
-            fields = {"without_tin": self.without_tin, "over_shards": self.exchanged.kind}
-            fields["collectives"] = collectives
+        is_rule = self.rule is not None
         return {
             "name": self.name,
             "kind": self.kind,
             "family": self.family,
             "formula": self.formula,
             "params": params,
-            **fields,
+            **({"without_tin": self.without_tin} if is_rule else {"gradients": self.gradients}),
             "source": self.source,
         }
 
@@ -268,91 +251,3 @@ def list_rules(family: str = "", like: str = "", estimators: bool = False) -> li
 def plain_words(text: str) -> list[str]:
     # Split at dots too: a package and a name in it are two words.
     return [word for word in map(plain, re.split(r"[\s.]+", text)) if word]
-
-
-# --- what a rule exchanges between shards where it is used over="global" --------------------------
-KINDS = {
-    "elementwise": "acts on each element separately: nothing is exchanged",
-    "draws": "draws its part of the entire array's draws: nothing is exchanged",
-    "own axes": "reduces axes that are not split: nothing is exchanged",
-    "reduces": "reduces the split axis: numbers are exchanged",
-    "refused": "an error: it needs the entire array, or runs as native code",
-    "not known": "the rule needs a param that is known only in a call",
-}
-ROWS, COLUMNS = 6, (4, 8)  # of the arrays for which exchanges are counted
-# A length is an int64 where it is asked for at run time (torch); jax knows it when it compiles.
-FLOAT_BYTES, LENGTH_BYTES = 4, 8
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """One collective: its op, and how many numbers each shard sends: in all, or per column."""
-
-    op: str
-    numbers: int
-    per_column: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Exchanged:
-    """What one rule does over shards: a kind of KINDS, what it exchanges, and why it is refused."""
-
-    kind: str
-    collectives: tuple[Exchange, ...] = ()
-    reason: str = ""
-
-    def __str__(self) -> str:
-        if self.reason:
-            return f"refused: {self.reason}"
-        if not self.collectives:
-            return self.kind
-        counts = Counter(each.op for each in self.collectives)
-        words = (f"{n} x `{op}`" if n > 1 else f"`{op}`" for op, n in counts.items())
-        return f"{', '.join(words)}: {self.bytes_per_step()}"
-
-    def bytes_per_step(self) -> str:
-        """Return how much each shard sends for one float32 tensor, in words."""
-        single = sum(bytes_of(each) for each in self.collectives if not each.per_column)
-        columns = sum(bytes_of(each) for each in self.collectives if each.per_column)
-        texts = [f"{columns} bytes per column"] if columns else []
-        return " and ".join([*texts, *([f"{single} bytes"] if single or not columns else [])])
-
-
-def bytes_of(exchange: Exchange) -> int:
-    return exchange.numbers * (LENGTH_BYTES if exchange.op == "all_dim" else FLOAT_BYTES)
-
-
-def exchanged_by(rule: Rule) -> Exchanged:
-    """Return the data that a rule exchanges when used with over="global"."""
-    try:
-        graph, facts = rule.bound_rule().likely_graph(True)
-    except MultigradError:
-        return Exchanged("not known")
-    if graph is None:
-        return Exchanged("refused", reason="it runs as written, on the tensor in hand")
-    shards = read_shards("global")
-    assert shards is not None
-    try:
-        shard_graph = over_shards(graph, shards, {**facts, "ndim": len((ROWS, 0))})
-    except UnsupportedOp as error:
-        # The error is "name: reason. Use ...", of which a table needs the reason.
-        reason = str(error).partition(": ")[2].partition(". Use")[0]
-        return Exchanged("refused", reason=reason)
-    collectives = tuple(exchange_of(node) for node in shard_graph.nodes if node.op.collective)
-    if collectives:
-        return Exchanged("reduces", collectives)
-    if any(node.op.random for node in graph.nodes):
-        return Exchanged("draws")
-    are_elementwise = (not node.operands or node.op.result in PER_ELEMENT for node in graph.nodes)
-    return Exchanged("elementwise" if all(are_elementwise) else "own axes")
-
-
-def exchange_of(node: Node) -> Exchange:
-    if node.op is ops.ALL_DIM:
-        return Exchange(node.op.name, 1, per_column=False)
-    # Two widths tell numbers per column from numbers in all.
-    shapes = [Shapes({"shape": (ROWS, n)}).computed(node.operands[0]) for n in COLUMNS]
-    narrow, wide = (math.prod(shape) for shape in shapes)
-    if narrow == wide:
-        return Exchange(node.op.name, narrow, per_column=False)
-    return Exchange(node.op.name, narrow // COLUMNS[0], per_column=True)

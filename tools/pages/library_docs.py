@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from multigrad.look import rule_description
 from multigrad.look.rule_description import Described, describe_all, split_docstring
 from multigrad.models import attribution
 from multigrad.models.attribution import composites
@@ -21,6 +20,8 @@ from multigrad.rules.estimators.arguments import Argument
 from multigrad.rules.estimators.declared import Estimator
 from multigrad.rules.gradients import TASK_RULES
 
+from .exchanges import KINDS as EXCHANGES
+from .exchanges import exchanged_by
 from .markdown import bullets, code, page, table
 
 EXAMPLE = """```python
@@ -221,8 +222,9 @@ def render_rules() -> str:
             continue
         for package, own in itertools.groupby(rows, lambda row: row.name.partition(".")[0]):
             parts += [f"### {package}", rule_table(own)]
-    kinds = {row.exchanged.kind for row in described}
-    shards = [row for row in described if row.exchanged.kind != "elementwise"]
+    exchanged = [(exchanged_by(row.rule), row.name) for row in described if row.rule is not None]
+    kinds = {each.kind for each, _ in exchanged}
+    shards = [(str(each), name) for each, name in exchanged if each.kind != "elementwise"]
     return page(
         "Rules",
         f"The {len(described)} rules of the library. A rule is given `grad_out`, the gradient that "
@@ -248,10 +250,8 @@ def render_rules() -> str:
         "## Over shards",
         "What a rule exchanges when each device holds a part of an array and the rule is used with "
         '`over="global"` (see [devices](devices.md)). Rules that are not listed are elementwise.',
-        bullets({kind: text for kind, text in rule_description.KINDS.items() if kind in kinds}),
-        table(
-            ("over shards", "rules"), by_answer((str(row.exchanged), row.name) for row in shards)
-        ),
+        bullets({kind: text for kind, text in EXCHANGES.items() if kind in kinds}),
+        table(("over shards", "rules"), by_answer(shards)),
     )
 
 
