@@ -2,7 +2,7 @@
 
 The pair is lowered as everything is, for a backend that keeps the namespace of the emitted code
 instead of compiling it. Then all that the code names is written into the file (`tree_shaking.py`),
-after a head with an example, and laid out (`formatting.py`). The bits stay the same.
+after a head with an example. The bits stay the same; long lines are left to a formatter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ...lowering.function_graph import FunctionGraph
 from ...lowering.lower import lower_graphs
 from ...lowering.patterns import apply_patterns
 from .expressions import literal
-from .formatting import WIDEST, break_lines, join_parts
+from .statements import WIDEST
 from .tree_shaking import Shaker
 
 LICENSE = "Apache-2.0"
@@ -197,9 +197,19 @@ def _write_head(lines: Sequence[str]) -> str:
 
 def write_parts(shaker: Shaker, public: str = "") -> str:
     """Return the imports and definitions of a file; `public` is the name in its `__all__`."""
-    parts = join_parts([break_lines(part) for part in shaker.parts])
     names = f'\n\n__all__ = ["{public}"]\n' if public else "\n"
-    return f"{shaker.imports.text()}{names}{parts}"
+    return f"{shaker.imports.text()}{names}{_join_parts(shaker.parts)}"
+
+
+def _join_parts(parts: Sequence[str]) -> str:
+    """Return definitions with the blank lines between them that formatters leave."""
+    text, was_short = "", False
+    for part in parts:
+        is_short = "def " not in part.split("(")[0] and not part.startswith(("@", "class "))
+        between = "" if is_short and was_short else "\n\n"
+        text += between + part.rstrip("\n") + "\n"
+        was_short = is_short
+    return text
 
 
 def _check(text: str, roots: frozenset[str], title: str) -> None:

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import UnsupportedOp
 from ...graph.support.class_bases import cached_property
-from .formatting import WIDEST
 
+WIDEST = 100  # columns of a docstring
 CODE = (ast.FunctionDef, ast.ClassDef)
 Function = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 Edit: TypeAlias = tuple[int, int, str]  # first byte, byte after the last, the new text
