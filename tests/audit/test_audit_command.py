@@ -170,8 +170,8 @@ def test_reports_are_written_for_machines_and_for_people(ours: Path, tmp_path: P
     (given,) = suite.iterfind("properties/property")
     assert given.attrib["value"] == f"float32[4, 6] ({GUESSED})"
     page = html.read_text(encoding="utf-8")
-    assert f"On numpy with float32[4, 6], {GUESSED}." in page
-    assert "halved" in page and 'class="mark broken"' in page
+    assert f"{ours}:halved on numpy with float32[4, 6]: " in page and f"inputs: {GUESSED}" in page
+    assert "  derivative: broken: " in page
     assert "http" not in page.replace("<!doctype html>", "")  # it asks nobody for anything
 
 
