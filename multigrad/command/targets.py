@@ -436,13 +436,8 @@ def _is_cotangent(name: str) -> bool:
 # --- what a module defines beside custom gradients ----------------------------------------------
 def pair_of(holder: types.ModuleType, name: str, forward: Any) -> tuple[Any, Any] | None:
     """Return a forward and its VJP, plain NumPy functions, or None: the VJP has the same name with
-    an ending of PAIRED, or is registered with HIPS autograd.
+    an ending of PAIRED.
     """
-    vjps = getattr(sys.modules.get("autograd.core"), "primitive_vjps", {})
-    # An unhashable object raises TypeError: it is no primitive.
-    with contextlib.suppress(TypeError):
-        if forward in vjps and _is_of(getattr(forward, "fun", forward), holder):
-            return _of_hips(forward, vjps[forward])
     if not isinstance(forward, types.FunctionType) or not _is_of(forward, holder):
         return None
     if dialect_of(forward) not in IN_NUMPY:
@@ -469,23 +464,6 @@ def _as_pair(forward: Any, backward: Any) -> tuple[Any, Any] | None:
         return forward, reordered
     is_clear = len(names) == len(arguments) + 1 and COTANGENTS.fullmatch(names[0])
     return (forward, backward) if is_clear else None
-
-
-def _of_hips(primitive: Any, make: Callable[..., Any]) -> tuple[Any, Any]:
-    def forward(*args: Any) -> Any:
-        return primitive(*args)
-
-    def backward(grad_out: Any, *args: Any) -> Any:
-        places = tuple(i for i, x in enumerate(args) if getattr(x, "dtype", None) is not None)
-        # HIPS autograd gives the gradients of `places` only, in their order.
-        gradients = iter(make(places, primitive(*args), args, {})(grad_out))
-        return tuple(next(gradients) if i in places else None for i in range(len(args)))
-
-    forward.__name__ = primitive.__name__
-    # The audit reads argument names, which the wrapper's *args would hide.
-    signature = inspect.signature(getattr(primitive, "fun", primitive))
-    forward.__dict__["__signature__"] = signature
-    return forward, backward
 
 
 def _is_of(value: Any, module: types.ModuleType) -> bool:
