@@ -352,13 +352,8 @@ def audit(
             help="Whether the gradient is meant to differ from the derivative; else detected.",
         ),
     ] = None,
-    examples: Annotated[
-        bool,
-        typer.Option(
-            "--examples/--no-examples",
-            help="Run examples of docstrings and tests, to see what the targets are called with.",
-        ),
-    ] = True,
+    # Accepted, as scripts have them; docstrings and tests are not run for their inputs any more.
+    examples: Annotated[bool, typer.Option("--examples/--no-examples", hidden=True)] = False,
     limit: Annotated[float, typer.Option(min=1.0, help="Seconds for each target.")] = 120.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object on a line for each target.")
@@ -373,7 +368,7 @@ def audit(
 
     # Names of laws are checked before any target is imported.
     law_names = tuple(law.name for law in choose_laws(laws or None, without or ()))
-    request = AuditRequest(tuple(inputs or ()), law_names, surrogate, limit, examples)
+    request = AuditRequest(tuple(inputs or ()), law_names, surrogate, limit)
     return audit_targets(targets, request, as_json=as_json, junit=junit, html=html, echo=typer.echo)
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from string import Template
-from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
 from multigrad.audit.audit import (
@@ -35,10 +34,8 @@ from multigrad.errors import MultigradError
 from multigrad.graph.support.files import write_whole
 
 from .guessed_inputs import choose_inputs
-from .recorded_inputs import places_to_look, read_record, record
 from .targets import UNMADE, find_apart, find_target, stated_inputs
 
-EXAMPLES_LIMIT = 60.0  # seconds for all docstrings and tests of a target
 Print = Callable[[str], object]
 
 
@@ -53,7 +50,6 @@ class AuditRequest:
     laws: tuple[str, ...] | None = None
     surrogate: bool | None = None
     limit: float = 120.0
-    examples: bool = True
 
 
 def audit_targets(
@@ -93,57 +89,37 @@ def _audit_all(
     process: Apart, progress: Progress, target: str, asked: AuditRequest, *, say: Print,
     is_alone: bool,
 ) -> Iterator[tuple[str, AuditReport]]:  # fmt: skip
-    with TemporaryDirectory() as folder:
-        progress.begin(f"importing {target}")
-        try:
-            targets = find_apart(process, target, say)
-        except MultigradError as error:
-            # A single target that cannot be imported is the command's error, one of many a report.
-            if is_alone:
-                raise
-            yield target, AuditReport(target, "", (), problem=str(error))
-            return
-        if not targets.kinds:
-            say(f"{target} defines no custom gradients")
-        names, unmade = tuple(targets.kinds), targets.of(UNMADE)
-        if asked.examples and names and not asked.words:
-            progress.begin(f"running examples of {target}")
-            _record(process, names, folder, limit=min(asked.limit, EXAMPLES_LIMIT), say=say)
-        for n, name in enumerate(progress.each(names)):
-            record_file = Path(folder, str(n))
-            # A class that needs arguments is audited only if an example has recorded an object.
-            if name in unmade and not record_file.exists():
-                say(f"{name} is not made without arguments: name an object of it")
-            else:
-                try:
-                    yield name, process.call(audit_named, name, asked, str(record_file))
-                except MultigradError as error:
-                    yield name, AuditReport(name, "", (), problem=str(error))
-
-
-def _record(process: Apart, names: Sequence[str], folder: str, *, limit: float, say: Print) -> None:
+    progress.begin(f"importing {target}")
     try:
-        modules, files = process.call(places_to_look, names)
-        if modules or files:
-            # Examples are the user's code and may end the process, so that another one runs them.
-            with Apart(limit) as examples_process:
-                examples_process.first = process.first
-                # 0.8: the recorder stops by itself before its process is killed.
-                examples_process.call(record, names, (modules, files), folder, 0.8 * limit)
+        targets = find_apart(process, target, say)
     except MultigradError as error:
-        say(f"docstrings and tests, which show inputs: {error}")
+        # A single target that cannot be imported is the command's error, one of many a report.
+        if is_alone:
+            raise
+        yield target, AuditReport(target, "", (), problem=str(error))
+        return
+    if not targets.kinds:
+        say(f"{target} defines no custom gradients")
+    unmade = targets.of(UNMADE)
+    for name in progress.each(tuple(targets.kinds)):
+        if name in unmade:
+            say(f"{name} is not made without arguments: name an object of it")
+            continue
+        try:
+            yield name, process.call(audit_named, name, asked)
+        except MultigradError as error:
+            yield name, AuditReport(name, "", (), problem=str(error))
 
 
 # --- in the other process -------------------------------------------------------------------------
-def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditReport:
+def audit_named(what: str, asked: AuditRequest) -> AuditReport:
     """Audit one target with the first inputs that it accepts: given, stated by its module, found in
-    annotations, docstrings or `recorded` calls of tests, or guessed.
+    annotations or a docstring, or guessed.
     """
     fn = find_target(what)
     stated = None if asked.words else stated_inputs(what)
-    record = read_record(recorded)
     # A Side runs forward and backward, as an audit does before its first law.
-    source, fn, inputs = choose_inputs(what, fn, asked.words, stated, Side, record=record)
+    source, inputs = choose_inputs(what, fn, asked.words, stated, Side)
     try:
         report = audit(fn, *inputs, laws=asked.laws, surrogate=asked.surrogate)
     except MultigradError as error:

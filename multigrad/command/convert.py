@@ -135,7 +135,7 @@ def convert_one(what: str, asked: ConvertRequest, names: Sequence[str]) -> Conve
     obj = callable_of(find_target(what))
     refuse_rule(obj)
     stated = None if asked.words else stated_inputs(what)
-    _, _, inputs = choose_inputs(what, obj, asked.words, stated, run_where_it_ends)
+    _, inputs = choose_inputs(what, obj, asked.words, stated, run_where_it_ends)
     report = convert(
         obj, *inputs, backends=names, compiled=asked.compiled,
         copies=asked.copies, transforms=asked.transforms,

@@ -351,7 +351,7 @@ def make_reference(asked: GateRequest, name: str, stated_by_kernel: bytes) -> tu
         if stated is None and stated_by_kernel:
             stated = pickle.loads(stated_by_kernel)
         fn = find_target(target)
-        source, _, inputs = choose_inputs(target, fn, asked.words, stated, Side)
+        source, inputs = choose_inputs(target, fn, asked.words, stated, Side)
     pickled = pickle.dumps((init, inputs))
     make_side(asked.reference, name, asked.seed, pickled, asked.words)
     return source, pickled

@@ -79,30 +79,23 @@ def choose_inputs(
     run: Callable[[Any, Sequence[Any]], object],
     *,
     dtype: str = "float32",
-    record: tuple[str, Any, Sequence[Any]] | None = None,
-) -> tuple[str, Any, list[Any]]:
-    """Return where inputs are from, what is called with them (the target, or an object of it), and
-    the inputs: what words say, else what the module states, else the first that run.
+) -> tuple[str, list[Any]]:
+    """Return where inputs are from, and the inputs: what words say, else what the module states,
+    else the first that run.
 
     Args:
         words: None: the command has no option for them.
         stated: by the module; None: it states none.
         run: raises an error for inputs that do not fit; given ones are not tried.
         dtype: of the words that name none.
-        record: a call that a test makes: where, of which object (None: of the target), with what.
     """
     if words:
-        return "--input", fn, read_inputs(words, dtype)
+        return "--input", read_inputs(words, dtype)
     if stated is not None:
-        return INPUTS_IN_CODE, fn, [*stated]
-    place, owner, recorded = record or ("", None, None)
-    fn = fn if owner is None else owner
-    calls = [*described_inputs(fn), *([] if recorded is None else [(place, recorded)])]
-    # Annotations, then the call of a test, then the docstring.
-    calls.sort(key=lambda each: (each[0] != ANNOTATIONS, each[0] == DOCSTRING))
+        return INPUTS_IN_CODE, [*stated]
     guesses = ((GUESSED, inputs) for inputs in guessed_inputs(fn))
     failure: Exception | None = None
-    for source, inputs in itertools.chain(calls, guesses):
+    for source, inputs in itertools.chain(described_inputs(fn), guesses):
         try:
             with ignoring_warnings():  # what it says of guesses is no news
                 run(fn, inputs)
@@ -115,7 +108,7 @@ def choose_inputs(
         else:
             if source == GUESSED:
                 source = f"{GUESSED}: {_as_words(inputs)}; give others so, or by {INPUTS_IN_CODE}"
-            return source, fn, [*inputs]
+            return source, [*inputs]
     problem = "nobody knows its arguments" if failure is None else brief(failure).rstrip(".")
     message = f"no inputs that were guessed fit {what}: {problem}; {inputs_to_type(fn, (), words)}"
     raise MultigradError(message) from failure

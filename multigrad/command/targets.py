@@ -137,7 +137,7 @@ def find_with_inputs(
 
     run_original = lambda fn, inputs: run_where_it_ends(fn, as_locked(inputs))
     try:
-        source, _, inputs = choose_inputs(
+        source, inputs = choose_inputs(
             name, obj, words, stated, run_original, dtype=dtype or "float32"
         )
     except MultigradError:

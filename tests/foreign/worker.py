@@ -84,7 +84,7 @@ def audit(name: str, words: list[str], laws: Sequence[str]) -> dict[str, str]:
     generator = np.random.default_rng(SEED)
     inputs = [find(word[1:]) if word[0] == "@" else read_input(word, generator) for word in words]
     try:
-        inputs = inputs or choose_inputs(name, fn, (), None, Side)[2]
+        inputs = inputs or choose_inputs(name, fn, (), None, Side)[1]
     except MultigradError as error:
         return {"problem": str(error)}
     report = xg.audit(fn, *inputs, laws=laws or None)

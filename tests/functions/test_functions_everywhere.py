@@ -336,5 +336,7 @@ def test_draws_of_two_functions_within_one_are_not_the_same(backend: Any) -> Non
     both = xg.function(lambda x: (twice(x), once(x)), lambda g, x: g[0])
     after = xg.function(lambda x: (once(x), twice(x)), lambda g, x: g[0])
     for function in (both, after):
-        first, second = map(backend.numpy, function.keyed(7)(backend.array(np.zeros(8))))
+        first, second = map(
+            backend.numpy, function.keyed(7)(backend.array(np.zeros(8, np.float32)))
+        )
         assert not np.intersect1d(first, second).size

@@ -27,7 +27,7 @@ PARTS = {  # by the file that begins each
     "rules/activation.py": "The rule in force, and its Function",
     "functions/function.py": "The call of the Function",
     "lowering/forwards.py": "The graph of the activation",
-    "capture/copies/capture.py": "Capture of the rule",
+    "capture/copies/witness.py": "Capture of the rule",
     "functions/proof/verdicts.py": "Proof, for which the graph is also lowered to NumPy",
     "functions/calls/decision.py": "Lowering to torch",
     "multigrad_torch/attach/render.py": "Attachment to torch's autograd",

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from ...capture.copies.capture import find_opaque
+from ...capture.copies.witness import find_opaque
 from ...errors import DisprovedError, NativeRuleWarning, TraceError
 from ...graph.ir.graph import Location
 from ...trace.trace import NeedsConcrete, Trace, Value
@@ -102,7 +102,7 @@ def defined_at(functions: Iterable[object]) -> Location | None:
 # The functions of whose running as written users were warned.
 _warned_of: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 # The code as written raises them again.
-MISTAKES = (ImportError, NameError, ZeroDivisionError)
+MISTAKES = (AttributeError, ImportError, NameError, ZeroDivisionError)
 
 
 def warn_native(functions: Iterable[Any], error: TraceError) -> None:

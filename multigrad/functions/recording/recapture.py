@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...capture.copies.capture import numbers_from_elsewhere
+from ...capture.copies.witness import numbers_from_elsewhere
 from ...capture.values.indexing import Picked
 from ...errors import TraceError
 from ...graph import ops

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any
 
 from ...backend.discovery import in_use
-from ...capture.copies.capture import Witness, has_number_from_elsewhere
+from ...capture.copies.witness import Witness, has_number_from_elsewhere
 from ...capture.dialect import find_dialect, load_dialects
 from ...capture.dialects import xp as xp_dialect
 from ...capture.foreign_calls import describe_routes, intercepting

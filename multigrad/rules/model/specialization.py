@@ -269,7 +269,7 @@ class Specialization:
 
     def latest_graph(self) -> Graph | None:
         variant = next(reversed(self.captures[True].variants.values()), None)
-        return None if variant is None else variant.graphs.backward
+        return None if variant is None else self._form_of(variant, True).backward
 
     def without_call(self, facts: Container[str]) -> dict[str, str]:
         """Return what takes the place of a call for those of these facts that only calls tell: the

@@ -15,7 +15,7 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.capture.copies.capture import numbers_from_elsewhere
+from multigrad.capture.copies.witness import numbers_from_elsewhere
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.ir.types import INPUT
 from multigrad.trace.trace import Trace

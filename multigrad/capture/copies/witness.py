@@ -1,5 +1,5 @@
-"""The capture of a rule's Python function as a graph, the checks of its result, and the `Witness`,
-which looks for effects that the graph would not have.
+"""`Witness`: looks for effects of code around its capture that the graph would not have; and the
+numbers and symbols in a graph that did not come from the code.
 
 Tests: tests/capture/user_code/test_capture_effects.py.
 """
