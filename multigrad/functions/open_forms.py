@@ -116,9 +116,7 @@ def _agrees(form: Variant, variant: Variant) -> bool:
 
 
 def _at_present(form: Variant) -> FunctionGraph:
-    graphs = form.graphs
-    names = graphs.params[len(graphs.params) - len(form.numbers) :]
-    values = dict(zip(names, (find() for find in form.numbers), strict=True))
+    graphs, values = form.graphs, form.numbers_now()
 
     def filled(graph: Graph) -> Graph:
         rows = {

@@ -8,6 +8,7 @@ they are cheap to read.
 from __future__ import annotations
 
 import enum
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -121,7 +122,7 @@ def _contents(value: Any, seen: list[Any]) -> Any:
     if isinstance(value, FIXED) or any(value is each for each in seen):
         return ()
     if type(value) in (list, set, frozenset):
-        rows = [("", each) for each in value]
+        rows = [("", each) for each in [*value]]
     elif type(value) is dict:
         rows = [*value.items()]
     else:
@@ -133,11 +134,19 @@ def _contents(value: Any, seen: list[Any]) -> Any:
     return tuple((_key(name, seen), _key(item, seen)) for name, item in rows)
 
 
+def dict_of(value: Any) -> dict[str, Any]:
+    """Return the dict of an object, of a `threading.local` that of the present thread."""
+    is_local = isinstance(value, threading.local)
+    read = threading.local.__getattribute__ if is_local else object.__getattribute__
+    found: dict[str, Any] = read(value, "__dict__")
+    return found
+
+
 def attributes_of(value: Any) -> list[tuple[Any, Any]]:
     """Return an object's own attributes without running code of its class."""
     rows: list[tuple[Any, Any]] = []
     with suppress(AttributeError):
-        rows += object.__getattribute__(value, "__dict__").items()
+        rows += dict_of(value).items()
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:

@@ -20,18 +20,23 @@ frameworks have facts of their own (`inspection.py`), and what belongs to a libr
 
 from __future__ import annotations
 
+import array
+import ctypes
 import functools
+import inspect
 import itertools
+import operator
 import os
 import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import is_dataclass
 from functools import partial
+from hashlib import blake2b
 from operator import is_
 from typing import Any
 
@@ -39,11 +44,11 @@ import numpy as np
 
 from ...errors import TraceError
 from ...graph.support.threads import SERIALS, set_within
-from ...trace.identity import Same, attributes_of, value_key
+from ...trace.identity import Same, attributes_of, dict_of, value_key
 from ...trace.lookups import Telling, hold, note
 from ..dialect import registered_dialects
 from .inspection import (
-    MOST_ELEMENTS,
+    LONGEST_WORD,
     contents,
     method_of,
     names_in,
@@ -57,15 +62,19 @@ Path = tuple[tuple[str, Any], ...]  # to a value: ("global_of", "Atan"), ("store
 Find = Callable[[], Any]
 Latest = tuple[tuple[Find, ...], list[Any], int]  # what finds, what was found, and its number
 Take = Callable[[Any, Any], Any]
-MOST_ITEMS = 64  # of a container, whose items are compared one by one
-MOST_FLAT = 4096  # of a longer one, whose numbers and strings are compared as text
+MOST_ITEMS = 256  # of a container, whose items are compared one by one; of a longer one
+MOST_FLAT = 65_536  # the numbers and strings are
+MOST_WATCHED = 2**20  # elements of an array that is compared by value
 MOST_READS = 1024  # of one function
 MOST_KEYS = 256  # of the values of one function: then they are numbered anew
 DEPTH = 32
 LENGTH = ("length", None)  # the last step of a path to a container's length
 CHANGES = 2  # of a float: then it is tried as a run-time number
+MOST_CHANGES = 16  # of an array: then its code runs as written, not as a graph for each value
 NONE: frozenset[Any] = frozenset()
 ASKING = frozenset(("getattr", "hasattr"))  # by which code reads attributes that may be missing
+# By which it reads all attributes of an object.
+REFLECTING = frozenset(("__dict__", "asdict", "astuple", "dir", "fields", "getmembers", "vars"))
 # Methods that no arithmetic calls.
 NOT_CALLED = frozenset(("__new__", "__repr__", "__str__", "__set_name__", "__init_subclass__"))
 bases_of = type.__dict__["__mro__"].__get__  # whatever a class of classes does
@@ -73,7 +82,9 @@ MISSING = type("Missing", (), {})()
 OPEN = type("Open", (), {})()
 ATOMS = frozenset((type(OPEN), float, int, bool, str, bytes, complex, type(None), type(MISSING)))
 LISTS = (list, tuple, deque)
-CONTAINERS = (dict, *LISTS)
+MAPPINGS = (dict, types.MappingProxyType)
+CONTAINERS = (*MAPPINGS, *LISTS)
+BUFFERS = (bytearray, array.array, ctypes.c_int.__mro__[2])  # of numbers, changed in place
 WRAPPED = (staticmethod, classmethod, property, functools.cached_property)
 
 
@@ -84,7 +95,6 @@ class Reads(Telling):
 
     is_of_code = True
     serial: int
-    has_tensors = False  # whether frameworks' small tensors are compared by value, as in rules
     anchor: Callable[[], Any]  # a weak reference, where Python offers one
     moving: frozenset[Path]  # to floats that have changed often enough to be run-time numbers
     _changes: dict[Path, int]
@@ -155,10 +165,9 @@ class Reads(Telling):
             opened = [partial(_opened, f) if path in open_paths else f for path, f in rows.items()]
             latest[open_paths] = tuple(opened), [], 0
         finds, tokens, number = latest[open_paths]
-        token = _token_or_values if self.has_tensors else _token
-        found = [token(find()) for find in finds]
+        found = [_token(find()) for find in finds]
         # The same numbers, or the same weak references: nothing has changed.
-        if len(found) == len(tokens) and all(map(is_, found, tokens)):
+        if len(found) == len(tokens) and all(map(_is_same, found, tokens)):
             return number
         self._note_moves([*rows], tokens, found)
         if len(numbers) >= MOST_KEYS:
@@ -169,10 +178,18 @@ class Reads(Telling):
 
     def _note_moves(self, paths: list[Path], tokens: list[Any], found: list[Any]) -> None:
         for path, old, new in zip(paths, tokens, found, strict=False):
-            if type(old) is type(new) is float and old != new:
+            if type(old) is type(new) and type(new) in (float, tuple) and old != new:
                 self._changes[path] = self._changes.get(path, 0) + 1
-                if self._changes[path] == CHANGES:
+                if self._changes[path] == CHANGES and type(new) is float:
                     self.moving |= {path}
+
+    def refuse_moving_arrays(self) -> None:
+        for path, find in self.finds.items():
+            if self._changes.get(path, 0) > MOST_CHANGES and type(_token(find())) is tuple:
+                raise TraceError(
+                    f"{self}: an array ({path[-1][1]!r}) that has changed more than "
+                    f"{MOST_CHANGES} times; pass it as an argument"
+                )
 
 
 # By id. A row goes with its anchor, and keeps it alive only where Python has no weak reference.
@@ -192,19 +209,25 @@ MADE: ContextVar[frozenset[types.CodeType]] = ContextVar("multigrad_made", defau
 
 @contextmanager
 def noting_reads(
-    callables: Sequence[Any], values: Sequence[Any] = (), *, takes_defaults: bool = True
+    callables: Sequence[Any],
+    values: Sequence[Any] = (),
+    *,
+    takes_defaults: bool = True,
+    runs_as_written: bool = False,
 ) -> Iterator[None]:
     """Note, in the capture within, all that callables of the user's read besides arguments.
 
     Args:
         values: arguments that are no tensors and no numbers.
         takes_defaults: whether the callables' own defaults are read; else they are params.
+        runs_as_written: whether their framework runs them where no graph is captured.
     """
     walk = Walk(callables, values, takes_defaults)
     facts = [each for each in walk.walk() if each.finds]
-    for each in facts:
-        each.has_tensors |= not takes_defaults  # Functions have facts of their own for these
     before = [(each.meaning(), each.lengths()) for each in facts]
+    if runs_as_written:
+        for each in facts:
+            each.refuse_moving_arrays()
     with set_within(MADE, MADE.get() | walk.made):
         yield
     for each, (meaning, lengths) in zip(facts, before, strict=True):
@@ -226,38 +249,53 @@ def _token(value: Any) -> Any:
         return value
     if kind is types.FunctionType or isinstance(value, type):
         return weakref.ref(value)
-    if isinstance(value, np.ndarray) and value.size <= MOST_ELEMENTS and not value.dtype.hasobject:
+    if isinstance(value, np.ndarray) and value.size <= MOST_WATCHED and not value.dtype.hasobject:
         return (value.dtype.str, value.shape, value.tobytes())
     if isinstance(value, set | frozenset):
-        return frozenset(map(value_key, value))
+        return frozenset(map(value_key, [*value]))
+    if isinstance(value, BUFFERS):
+        return (kind.__name__, bytes(value))
     if isinstance(value, WRAPPED):
         return weakref.ref(method_of(value) or kind)
-    # What these hold has paths of its own; and tensors have facts of their own.
-    if isinstance(value, CONTAINERS) or is_record(value) or is_tensor(value):
+    if is_tensor(value):  # a large one by torch's count of writes to it
+        return values_of(value) or (Same(value), getattr(value, "_version", 0))
+    # What these hold has paths of its own.
+    if isinstance(value, CONTAINERS) or is_record(value):
         return weakref.ref(kind)
     try:
         return weakref.ref(value)
     except TypeError:
-        # Of libraries' objects: they lead to nothing of the user's.
+        # Of libraries' objects, and numbers such as an enum's flags: they lead to nothing of the
+        # user's.
         root = _root(kind.__module__)
         is_plain = root in sys.stdlib_module_names or root in registered_dialects()
-        return value if is_plain else weakref.ref(kind)
+        return value if is_plain or isinstance(value, int | float | bytes) else weakref.ref(kind)
 
 
-def _token_or_values(value: Any) -> Any:
-    is_held = type(value) not in ATOMS and is_tensor(value)
-    return (values_of(value) if is_held else None) or _token(value)
+def _is_same(token: Any, other: Any) -> bool:
+    return token is other or (type(token) is tuple and token == other)  # values of arrays
 
 
 def _key(token: Any) -> Any:
     if type(token) is weakref.ref:
         return Same(token())
+    if type(token) is tuple and type(token[-1]) is bytes:
+        return (*token[:-1], blake2b(token[-1]).digest())  # which is short, as many keys are kept
     return token if type(token) in (tuple, frozenset) else value_key(token)
 
 
 def is_record(value: Any) -> bool:
     """Return whether an object is what it holds, so that an equal one may take its place."""
     return isinstance(value, types.SimpleNamespace) or is_dataclass(type(value))
+
+
+def is_of_python(value: Any) -> bool:
+    root = _root(type(value).__module__)
+    return root in sys.stdlib_module_names and root != "builtins"
+
+
+def is_data(value: Any) -> bool:
+    return type(value) in ATOMS or isinstance(value, CONTAINERS + BUFFERS)
 
 
 def is_tensor(value: Any) -> bool:
@@ -279,7 +317,7 @@ def stored(owner: Any, name: str) -> Any:
     if not isinstance(owner, type):
         kind = type(owner)
         try:
-            return object.__getattribute__(owner, "__dict__")[name]
+            return dict_of(owner)[name]
         except (AttributeError, KeyError):
             pass
     for base in bases_of(kind):
@@ -293,27 +331,42 @@ def stored(owner: Any, name: str) -> Any:
 
 
 def item_of(container: Any, place: Any) -> Any:
-    if isinstance(container, dict):
-        return dict.get(container, place, MISSING)
+    if isinstance(container, MAPPINGS):
+        get = dict.get if isinstance(container, dict) else types.MappingProxyType.get
+        return get(container, place, MISSING)
     try:
         return container[place] if isinstance(container, LISTS) else MISSING
     except IndexError:  # it has become shorter
         return MISSING
 
 
+def rows_of(container: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the items of a container as they are now, whatever another thread does to it."""
+    if isinstance(container, MAPPINGS):
+        copy = dict.copy if isinstance(container, dict) else types.MappingProxyType.copy
+        return copy(container).items()
+    return enumerate([*container])
+
+
 def nth_of(container: Any, n: int) -> Any:
-    rows = dict.values(container) if isinstance(container, dict) else container
-    return next(itertools.islice(rows, n, None), MISSING)
+    return next((row for _, row in itertools.islice(rows_of(container), n, None)), MISSING)
 
 
 def length_of(container: Any, _: None) -> int:
     return len(container) if isinstance(container, CONTAINERS) else -1
 
 
-def text_of(container: Any, _: None) -> Any:
-    """Return a long container as text, as long as it holds numbers and strings alone."""
-    items = container.items() if isinstance(container, dict) else enumerate(container)
-    return repr([row for row in items if type(row[1]) in ATOMS])
+def text_of(container: Any, latest: list[Any]) -> Any:
+    """Return the numbers and strings in a long container as text; `latest`: these, and that."""
+    rows = [row for row in rows_of(container) if type(row[1]) in ATOMS]
+    items = [*itertools.chain.from_iterable(rows)]
+    if len(items) != len(latest[0]) or not all(map(is_, items, latest[0])):
+        latest[:] = items, repr(rows)
+    return latest[1]
+
+
+def own_names(value: Any, _: None) -> frozenset[Any]:
+    return frozenset(name for name, _ in attributes_of(value))
 
 
 def kind_of(value: Any, _: None) -> type:
@@ -321,7 +374,7 @@ def kind_of(value: Any, _: None) -> type:
 
 
 def environment_of(environ: Any, _: None) -> Any:
-    return frozenset(stored(environ, "_data").items())
+    return frozenset(dict.copy(stored(environ, "_data")).items())
 
 
 def function_of(value: Any, _: None) -> Any:
@@ -330,6 +383,10 @@ def function_of(value: Any, _: None) -> Any:
 
 def variable_of(variable: ContextVar[Any], _: None) -> Any:
     return variable.get(MISSING)
+
+
+def referent_of(reference: weakref.ref[Any], _: None) -> Any:
+    return reference()
 
 
 def module_of(_: Any, name: str) -> Any:
@@ -341,7 +398,7 @@ TAKES: dict[str, Take] = {
     take.__name__: take
     for take in (
         *(global_of, cell_of, stored, item_of, getattr),
-        *(function_of, kind_of, module_of, nth_of, variable_of),
+        *(function_of, kind_of, module_of, nth_of, referent_of, variable_of),
     )
 }
 
@@ -415,7 +472,7 @@ class Walk:
 
     def _search(self) -> None:
         before = None
-        while before != (before := len(self.names)):
+        while before != (before := len(self.names) + len(self.words)):
             self._seen = {*self.anchors}
             for anchor in self.anchors.values():
                 self._reads = Reads.of(anchor)
@@ -429,7 +486,8 @@ class Walk:
         if isinstance(value, types.ModuleType):
             module, file = value.__name__, getattr(value, "__file__", None)
         elif isinstance(value, types.FunctionType):
-            module, file = value.__module__, value.__code__.co_filename
+            inner = inspect.unwrap(value)  # a library's decorator is around it
+            module, file = inner.__module__, getattr(inner, "__code__", value.__code__).co_filename
         else:
             module = (value if isinstance(value, type) else type(value)).__module__
             file = getattr(sys.modules.get(module), "__file__", None)
@@ -454,13 +512,23 @@ class Walk:
         for name in sorted(names | words if "globals" in names else names):
             if name in function.__globals__:
                 self._see(path, find, global_of, name, function.__globals__[name])
-            elif self.is_users(module := sys.modules.get(name)):  # imported inside the function
-                self._see_object((("module_of", name),), partial(sys.modules.get, name), module)
-        for i, cell in enumerate(function.__closure__ or ()):
-            self._see(path, find, cell_of, i, contents(cell))
+        self._see_modules(names | words)  # imported inside the function, or by a string
+        self._see_cells(path, find, function)
         for name in own:
             if (value := getattr(function, name)) is not None:
                 self._see(path, find, getattr, name, value)
+
+    def _see_cells(self, path: Path, find: Find, function: types.FunctionType) -> None:
+        for i, cell in enumerate(function.__closure__ or ()):
+            self._see(path, find, cell_of, i, contents(cell))
+
+    def _see_modules(self, names: Iterable[str]) -> None:
+        """See modules of the user's that are imported by their names as strings."""
+        for name in names:
+            module = sys.modules.get(name)
+            if module is not None and id(module) not in self._seen and self.is_users(module):
+                self._seen.add(id(module))
+                self._see_object((("module_of", name),), partial(sys.modules.get, name), module)
 
     def _see(self, path: Path, find: Find, take: Take, place: Any, value: Any) -> None:
         """See the value that `take` gives of what a path leads to."""
@@ -469,6 +537,9 @@ class Walk:
             self._see_object(path, find, value)
         elif type(value) in ATOMS:
             self._reads.add(path, find)
+            if type(value) is str:  # a key, or the name of an attribute or a module
+                self.words |= {value} if len(value) <= LONGEST_WORD else set()
+                self._see_modules([value])
         elif self.is_users(plain_function(value) or value) or not _is_named(value, place):
             self._reads.add(path, find)
             if not is_tensor(value) and id(value) not in self._seen and len(path) < DEPTH:
@@ -481,12 +552,18 @@ class Walk:
             function_find = find if function is value else step(find, function_of, None)
             function_path = path if function is value else (*path, ("function_of", None))
             self._see_function(function_path, function_find, function)
+        elif function is value and _root(function.__module__) in sys.stdlib_module_names:
+            self._see_cells(path, find, function)  # of singledispatch
         if isinstance(value, CONTAINERS):
             self._see_items(path, find, value)
         elif isinstance(value, type(os.environ)):
             self._reads.add((*path, ("all", None)), step(find, environment_of, None))
         elif isinstance(value, ContextVar):
             self._see(path, find, variable_of, None, value.get(MISSING))
+        elif isinstance(value, weakref.ref):
+            self._see(path, find, referent_of, None, value())
+        elif isinstance(value, operator.attrgetter | operator.methodcaller):
+            self.names.update(*[str(name).split(".") for name in value.__reduce__()[1]])
         elif isinstance(value, partial):
             for name in ("func", "args", "keywords"):
                 self._see(path, find, getattr, name, getattr(value, name))
@@ -497,7 +574,10 @@ class Walk:
 
     def _see_items(self, path: Path, find: Find, value: Any) -> None:
         self._reads.add((*path, LENGTH), step(find, length_of, None))
-        rows = [*(value.items() if isinstance(value, dict) else enumerate(value))]
+        rows = [*rows_of(value)]
+        if len(rows) > MOST_ITEMS and isinstance(value, MAPPINGS):
+            for place in sorted(self.words.intersection(n for n, _ in rows if type(n) is str)):
+                self._see(path, find, item_of, place, value[place])
         if len(rows) <= MOST_ITEMS:
             for i, (place, each) in enumerate(rows):
                 if type(place) in ATOMS:
@@ -505,7 +585,7 @@ class Walk:
                 else:  # whose equality may be the user's
                     self._see(path, find, nth_of, i, each)
         elif len(rows) <= MOST_FLAT:
-            self._reads.add((*path, ("text_of", None)), step(find, text_of, None))
+            self._reads.add((*path, ("text_of", None)), step(find, text_of, [[], ""]))
 
     def _see_object(self, path: Path, find: Find, value: Any) -> None:
         """See the attributes that the functions name, of an object, a class or a module."""
@@ -513,23 +593,49 @@ class Walk:
             if self.names & {"environ", "getenv"}:
                 self._see(path, find, stored, "environ", os.environ)
             return
+        if isinstance(value, type) and self.is_users(type(value)):
+            self._see(path, find, kind_of, None, type(value))
+        if self._is_read_whole(value):
+            self._reads.add((*path, ("own_names", None)), step(find, own_names, None))
+        for name in sorted(self._names_of(value)):
+            self._see(path, find, stored, name, stored(value, name))
+        if not isinstance(value, type) and hasattr(type(value), "__getattr__"):
+            self._see_fallback(path, find, value)
+
+    def _see_fallback(self, path: Path, find: Find, value: Any) -> None:
+        """See what a library's `__getattr__` finds in an object's dicts, as torch's buffers."""
+        for name, rows in attributes_of(value):
+            if type(rows) is dict:
+                owner_path, owner_find = (*path, (stored.__name__, name)), step(find, stored, name)
+                for place in sorted((self.names | self.words) & {*rows}):
+                    self._see(owner_path, owner_find, item_of, place, rows[place])
+
+    def _is_read_whole(self, value: Any) -> bool:
+        """Return whether code may read data of an object that it does not name."""
+        if isinstance(value, type | types.ModuleType):
+            return False
+        # Methods of Python's own classes reach all of it.
+        return is_of_python(value) or not REFLECTING.isdisjoint(self.names)
+
+    def _names_of(self, value: Any) -> set[str]:
+        """Return the names of attributes that the functions may read of a value."""
         reached = self.names | self.words
+        kind = value if isinstance(value, type) else type(value)
         if isinstance(value, types.ModuleType):
-            names = reached & vars(value).keys() if self.is_users(value) else set[str]()
-        else:
-            kind = value if isinstance(value, type) else type(value)
-            if _root(kind.__module__).startswith(OWN):
-                return
-            bases = [base for base in kind.__mro__ if self.is_users(base)]
-            own = {str(name) for name, _ in attributes_of(value)} if kind is not value else ()
-            names = reached & {name for owner in (own, *map(vars, bases)) for name in owner}
-            names |= {name for base in bases for name in vars(base) if _is_called(base, name)}
-            if kind is value and self.is_users(type(value)):
-                self._see(path, find, kind_of, None, type(value))
+            reached.add("__getattr__")
+            return {n for n in reached if n in vars(value)} if self.is_users(value) else set()
+        if _root(kind.__module__).startswith(OWN):
+            return set()
+        bases = [base for base in kind.__mro__ if self.is_users(base)]
+        own = {str(name) for name, _ in attributes_of(value)} if kind is not value else ()
+        if self._is_read_whole(value):
+            is_users = self.is_users(value)
+            reached |= {name for name in own if is_users or is_data(stored(value, name))}
+        names = reached & {name for owner in (own, *map(vars, bases)) for name in [*owner]}
+        names |= {name for base in bases for name in [*vars(base)] if _is_called(base, name)}
         if self.is_users(value) and not ASKING.isdisjoint(self.names):
             names |= set(filter(str.isidentifier, self.words))
-        for name in sorted(names):
-            self._see(path, find, stored, name, stored(value, name))
+        return names
 
 
 def _root(module: str | None) -> str:
@@ -545,7 +651,8 @@ def _is_named(value: Any, name: Any) -> bool:
 
 def _is_called(kind: type, name: str) -> bool:
     """Return whether Python itself calls a method of the user's, as in `x[0]` or `f(x)`."""
-    method = vars(kind)[name] if name.startswith("__") and name not in NOT_CALLED else None
+    is_special = name.startswith("__") and name not in NOT_CALLED
+    method = method_of(vars(kind)[name]) if is_special else None
     return isinstance(method, types.FunctionType) and not method.__code__.co_filename.startswith(
         "<"
     )

@@ -360,6 +360,12 @@ class Variant:
         return self if self.layout is layout else replace(self, layout=layout)
 
 
+    def numbers_now(self) -> dict[str, float]:
+        """Return the present values of `numbers`, by the names of these inputs."""
+        names = self.graphs.params[len(self.graphs.params) - len(self.numbers) :]
+        return dict(zip(names, (find() for find in self.numbers), strict=True))
+
+
 @dataclass(slots=True, eq=False)
 class Forms:
     """What a function was captured as, which equal functions share.

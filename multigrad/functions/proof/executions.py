@@ -348,6 +348,7 @@ def _lowered(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[An
         return _original(replace(captured, recipe=replace(recipe, run=run_bare)), backend, leaves)
     graphs, lowered = captured.graphs, _attached(captured, backend)
     tensors, numbers = captured.tensors, [leaves[i] for i in captured.layout.indices("number")]
+    numbers += captured.variant.numbers_now().values()
     numbers_and_key = (*numbers, *((KEY,) if graphs.is_random else ()))
     is_single = len(captured.graphs.outputs) == 1
     if backend.autodiff.vjp is None:

@@ -95,10 +95,11 @@ def prove_function(
             leaf.name: float(value)
             for leaf, value in zip(captured.layout.leaves, captured.leaves, strict=True)
             if leaf.kind == "number"
-        },
+        }
+        | captured.variant.numbers_now(),
         fixed_numbers=frozenset(
             fact.removeprefix("param:") for fact in facts if fact.startswith("param:")
-        ),
+        ).union(captured.variant.numbers_now()),
         may_act=captured.may_act,
         run=partial(run_written_in, dialect),
         recapture=recapture,

@@ -116,7 +116,12 @@ def capture_function(
         passing() as watched,
         reading() as reads,
         refusing_read(recipe.name, watched),
-        noting_reads(recipe.functions, statics, takes_defaults=recipe.noun != "rule"),
+        noting_reads(
+            recipe.functions,
+            statics,
+            takes_defaults=recipe.noun != "rule",
+            runs_as_written=recipe.imported is not None,
+        ),
     ):
         variant = record_paths(partial(_capture, recipe, layout, facts, leaves))
     # What the code read besides its arguments must be among the facts.

@@ -69,6 +69,7 @@ from ...lowering.checks import check_float, check_values
 from ...lowering.forwards import Forward
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.source import lower_forward
+from ...trace.assertions import BRANCHES
 from ...trace.axes import known_shape
 from ...trace.derived.custom_calls import drop_calls
 from ...trace.derived.derivatives import pullback
@@ -372,7 +373,7 @@ def graphs_under(
     needed = asked_of_input(specialization.code.forms[True].facts)
     if not needed <= facts.keys():  # by a capture before this one
         raise NeedsConcrete(*needed, noted=False)
-    form, rule = specialization.form(True, facts, leaves), specialization.rule
+    form, rule = specialization.form(True, facts, leaves).graphs, specialization.rule
     return FunctionGraph(
         name,
         graph,
@@ -415,6 +416,7 @@ def _make_function_under(specialization: Specialization | None, forward: Forward
             signature=signature,
             subject=specialization.subject,
             title=f"{specialization.subject} under {forward.name}",
+            written_in=specialization.recipe.dialect,
             origin=specialization,
             options=Options(native=rule.native, fused=rule.fused),
             arguments=ArgumentRules(
@@ -508,7 +510,12 @@ def _capture(
     if not reads <= facts.keys():
         raise NeedsConcrete(*reads, noted=False)
     numbers = tuple(find for _, find in numbers_moving())
-    return Variant(graphs, layout, ONE_OUTPUT, {}, dict(facts), numbers=numbers)
+    omissions = specialization.form(True, own_facts).omissions
+    # Code that branches runs as written where its gradient may be differentiated.
+    omissions = {kind: words for kind, words in omissions.items() if kind == BRANCHES}
+    return Variant(
+        graphs, layout, ONE_OUTPUT, {}, dict(facts), omissions=omissions, numbers=numbers
+    )
 
 
 def _prove(

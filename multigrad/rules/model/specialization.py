@@ -169,7 +169,7 @@ class Specialization:
         is_call: bool = False,
     ) -> Graph:
         """Return the rule's graph under these facts; see `form`."""
-        return self.form(has_tin, facts, leaves, is_call=is_call).backward
+        return self.form(has_tin, facts, leaves, is_call=is_call).graphs.backward
 
     def form(
         self,
@@ -178,7 +178,7 @@ class Specialization:
         leaves: Sequence[Any] = (),
         *,
         is_call: bool = False,
-    ) -> FunctionGraph:
+    ) -> Variant:
         """Return the rule as the backward of a function, under these facts, captured once.
 
         Args:
@@ -200,7 +200,7 @@ class Specialization:
             raise error.error from error.__cause__
         return self._form_of(variant, has_tin)
 
-    def _form_of(self, variant: Variant, has_tin: bool) -> FunctionGraph:
+    def _form_of(self, variant: Variant, has_tin: bool) -> Variant:
         left_out = omissions_of(self.recipe, variant)
         problem = next((left_out[kind] for kind in left_out if kind not in NOT_SEEN), "")
         if problem:
@@ -210,7 +210,8 @@ class Specialization:
         if self.rule.shards is not None:
             graph = over_shards(graph, self.rule.shards, variant.facts)
         # A new graph says the same about the proof.
-        return replace(variant.graphs, backward=replace(graph, origin=origin))
+        graphs = replace(variant.graphs, backward=replace(graph, origin=origin))
+        return replace(variant, graphs=graphs)
 
     def _proven(
         self,
@@ -263,13 +264,13 @@ class Specialization:
                 variant = self.captures[has_tin].for_symbols(trace, layout, (x, has_tin, *values))
         except NotCaptured as error:
             raise note(error.error) from error.__cause__
-        form = Form.of(has_tin, {}, self._form_of(variant, has_tin).backward)
+        form = Form.of(has_tin, {}, self._form_of(variant, has_tin).graphs.backward)
         inputs = {"grad_out": grad_out, "tin": tin, **dict(zip(self.runtime, values, strict=True))}
         return replay(trace, form.graphs[0], {**inputs, **form.enter(trace)})[0]
 
     def latest_graph(self) -> Graph | None:
         variant = next(reversed(self.captures[True].variants.values()), None)
-        return None if variant is None else self._form_of(variant, True).backward
+        return None if variant is None else self._form_of(variant, True).graphs.backward
 
     def without_call(self, facts: Container[str]) -> dict[str, str]:
         """Return what takes the place of a call for those of these facts that only calls tell: the
