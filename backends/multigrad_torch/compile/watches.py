@@ -20,6 +20,7 @@ import numpy as np
 
 from multigrad.capture.user_code.reads import (
     ATOMS,
+    BUFFERS,
     CONTAINERS,
     LENGTH,
     MISSING,
@@ -51,7 +52,11 @@ def watches(subject: str, reads: Reads) -> list[Callable[[], tuple[Any, ...]]]:
         start = starts[-1] if starts else 0
         anchor = reads.at(path[:start])
         _, texts, cells = rows.setdefault(id(anchor), (anchor, [], {}))
-        text = _write_read(subject, path[start:], find(), anchor, cells)
+        value = find()
+        # An instance binds a method anew each time: its class is read.
+        owner = reads.at(path[:-1]) if type(value) is types.FunctionType else type
+        is_method = getattr(type(owner), str(path[-1][1]), None) is value
+        text = _write_read(subject, path[start:], value, anchor, cells, is_method=is_method)
         texts += [text] if text else []
     return [_watch(*row) for row in rows.values() if row[1]]
 
@@ -63,7 +68,15 @@ def _watch(anchor: Any, texts: list[str], cells: dict[str, Any]) -> Callable[[],
     return types.FunctionType(code, getattr(anchor, "__globals__", {}), "watch", None, contents)
 
 
-def _write_read(subject: str, path: Any, value: Any, anchor: Any, cells: dict[str, Any]) -> str:
+def _write_read(
+    subject: str,
+    path: Any,
+    value: Any,
+    anchor: Any,
+    cells: dict[str, Any],
+    *,
+    is_method: bool,
+) -> str:
     (kind, place), *steps = path
     text = place if kind == "global_of" else f"cell_{place}" if kind == "cell_of" else "anchor"
     if kind == "cell_of":
@@ -76,12 +89,13 @@ def _write_read(subject: str, path: Any, value: Any, anchor: Any, cells: dict[st
         if value is MISSING and (kind, place) == path[-1]:
             return f"hasattr({text}, {place!r})" if kind == "stored" else f"{place!r} in {text}"
         if kind in ("stored", "getattr"):
-            text = f"{text}.{place}"
+            is_last = (kind, place) == path[-1]
+            text = f"type({text}).{place}" if is_last and is_method else f"{text}.{place}"
         elif kind == "item_of":
             text = f"{text}[{place!r}]"
         elif kind != "function_of":
             raise NotCaptured(TraceError(f"{subject} reads {text}, on which no compiler guards"))
-    if isinstance(value, set | frozenset):
+    if isinstance(value, (set, frozenset, *BUFFERS)):
         raise NotCaptured(TraceError(f"{subject} reads {text}, on which no compiler guards"))
     # These have guards by what they hold, or by the object around them; of an array compiled code
     # has the values that it was traced with.

@@ -226,6 +226,7 @@ def _operations(*names: str) -> frozenset[int]:
 OUTLIVING_WRITES = _operations(
     "DELETE_ATTR", "DELETE_GLOBAL", "STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL"
 )
+GLOBAL_READS = _operations("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL")
 STORES = _operations("STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR")
 ATTRIBUTE_READS = _operations("LOAD_ATTR", "LOAD_METHOD")  # the second until Python 3.11
 
@@ -321,3 +322,14 @@ def names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
     words = (word for each in codes for word in each.co_consts if isinstance(word, str))
     names = frozenset(name for each in codes for name in each.co_names)
     return names, frozenset(word for word in words if len(word) <= LONGEST_WORD)
+
+
+@functools.lru_cache(maxsize=4096)
+def globals_in(code: types.CodeType) -> frozenset[str]:
+    """Return the names of globals in code and in the functions inside it, no attributes."""
+    return frozenset(
+        each.argval
+        for inner in nested_codes(code)
+        for each in dis.get_instructions(inner)
+        if each.opcode in GLOBAL_READS
+    )

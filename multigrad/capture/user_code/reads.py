@@ -50,6 +50,7 @@ from ..dialect import registered_dialects
 from .inspection import (
     LONGEST_WORD,
     contents,
+    globals_in,
     method_of,
     names_in,
     nested_codes,
@@ -62,8 +63,9 @@ Path = tuple[tuple[str, Any], ...]  # to a value: ("global_of", "Atan"), ("store
 Find = Callable[[], Any]
 Latest = tuple[tuple[Find, ...], list[Any], int]  # what finds, what was found, and its number
 Take = Callable[[Any, Any], Any]
-MOST_ITEMS = 256  # of a container, whose items are compared one by one; of a longer one
-MOST_FLAT = 65_536  # the numbers and strings are
+MOST_ITEMS = 64  # of a container, whose items are compared one by one
+MOST_OBJECTS = 256  # of a longer one, whose objects are, but for functions and classes
+MOST_FLAT = 65_536  # of a still longer one, whose numbers and strings are
 MOST_WATCHED = 2**20  # elements of an array that is compared by value
 MOST_READS = 1024  # of one function
 MOST_KEYS = 256  # of the values of one function: then they are numbered anew
@@ -78,6 +80,7 @@ REFLECTING = frozenset(("__dict__", "asdict", "astuple", "dir", "fields", "getme
 # Methods that no arithmetic calls.
 NOT_CALLED = frozenset(("__new__", "__repr__", "__str__", "__set_name__", "__init_subclass__"))
 bases_of = type.__dict__["__mro__"].__get__  # whatever a class of classes does
+WITHOUT_DATA = frozenset(("abc", "argparse", "builtins", "enum", "types", "typing"))
 MISSING = type("Missing", (), {})()
 OPEN = type("Open", (), {})()
 ATOMS = frozenset((type(OPEN), float, int, bool, str, bytes, complex, type(None), type(MISSING)))
@@ -290,8 +293,9 @@ def is_record(value: Any) -> bool:
 
 
 def is_of_python(value: Any) -> bool:
-    root = _root(type(value).__module__)
-    return root in sys.stdlib_module_names and root != "builtins"
+    """Return whether an object's class, or a base of it, is one of Python's that holds data."""
+    roots = {_root(base.__module__) for base in type(value).__mro__}
+    return not (roots - WITHOUT_DATA).isdisjoint(sys.stdlib_module_names)
 
 
 def is_data(value: Any) -> bool:
@@ -509,7 +513,8 @@ class Walk:
         self.made.update(nested_codes(function.__code__)[1:])
         self.names |= names
         self.words |= words
-        for name in sorted(names | words if "globals" in names else names):
+        named = globals_in(function.__code__) | (words if "globals" in names else NONE)
+        for name in sorted(named):
             if name in function.__globals__:
                 self._see(path, find, global_of, name, function.__globals__[name])
         self._see_modules(names | words)  # imported inside the function, or by a string
@@ -574,18 +579,22 @@ class Walk:
 
     def _see_items(self, path: Path, find: Find, value: Any) -> None:
         self._reads.add((*path, LENGTH), step(find, length_of, None))
-        rows = [*rows_of(value)]
-        if len(rows) > MOST_ITEMS and isinstance(value, MAPPINGS):
-            for place in sorted(self.words.intersection(n for n, _ in rows if type(n) is str)):
-                self._see(path, find, item_of, place, value[place])
-        if len(rows) <= MOST_ITEMS:
-            for i, (place, each) in enumerate(rows):
-                if type(place) in ATOMS:
-                    self._see(path, find, item_of, place, each)
-                else:  # whose equality may be the user's
-                    self._see(path, find, nth_of, i, each)
-        elif len(rows) <= MOST_FLAT:
-            self._reads.add((*path, ("text_of", None)), step(find, text_of, [[], ""]))
+        rows = [*enumerate(rows_of(value))]
+        if len(rows) > MOST_ITEMS:  # a table by names, most of which are not meant
+            if len(rows) <= MOST_FLAT:
+                self._reads.add((*path, ("text_of", None)), step(find, text_of, [[], ""]))
+            few = len(rows) <= MOST_OBJECTS
+            rows = [
+                (i, (place, each))
+                for i, (place, each) in rows
+                if type(each) not in ATOMS
+                and ((few and not callable(each)) or (type(place) is str and place in self.words))
+            ]
+        for i, (place, each) in rows:
+            if type(place) in ATOMS:
+                self._see(path, find, item_of, place, each)
+            else:  # whose equality may be the user's
+                self._see(path, find, nth_of, i, each)
 
     def _see_object(self, path: Path, find: Find, value: Any) -> None:
         """See the attributes that the functions name, of an object, a class or a module."""
@@ -595,7 +604,7 @@ class Walk:
             return
         if isinstance(value, type) and self.is_users(type(value)):
             self._see(path, find, kind_of, None, type(value))
-        if self._is_read_whole(value):
+        if self._is_reflected(value):
             self._reads.add((*path, ("own_names", None)), step(find, own_names, None))
         for name in sorted(self._names_of(value)):
             self._see(path, find, stored, name, stored(value, name))
@@ -610,12 +619,8 @@ class Walk:
                 for place in sorted((self.names | self.words) & {*rows}):
                     self._see(owner_path, owner_find, item_of, place, rows[place])
 
-    def _is_read_whole(self, value: Any) -> bool:
-        """Return whether code may read data of an object that it does not name."""
-        if isinstance(value, type | types.ModuleType):
-            return False
-        # Methods of Python's own classes reach all of it.
-        return is_of_python(value) or not REFLECTING.isdisjoint(self.names)
+    def _is_reflected(self, value: Any) -> bool:
+        return not isinstance(value, types.ModuleType) and not REFLECTING.isdisjoint(self.names)
 
     def _names_of(self, value: Any) -> set[str]:
         """Return the names of attributes that the functions may read of a value."""
@@ -628,13 +633,18 @@ class Walk:
             return set()
         bases = [base for base in kind.__mro__ if self.is_users(base)]
         own = {str(name) for name, _ in attributes_of(value)} if kind is not value else ()
-        if self._is_read_whole(value):
-            is_users = self.is_users(value)
-            reached |= {name for name in own if is_users or is_data(stored(value, name))}
+        if self._is_reflected(value):
+            reached.update(own)
+        elif is_of_python(value):  # whose methods reach all of its data
+            reached |= {name for name in own if is_data(stored(value, name))}
         names = reached & {name for owner in (own, *map(vars, bases)) for name in [*owner]}
         names |= {name for base in bases for name in [*vars(base)] if _is_called(base, name)}
         if self.is_users(value) and not ASKING.isdisjoint(self.names):
             names |= set(filter(str.isidentifier, self.words))
+        if not ASKING.isdisjoint(self.names):  # by a name such as f"scale_{i}"
+            names |= {
+                n for n in own if any(w and (n.startswith(w) or n.endswith(w)) for w in self.words)
+            }
         return names
 
 

@@ -445,12 +445,12 @@ def is_state(value: Any) -> bool:
     """Return whether a value is a library's tensor or variable, NumPy's arrays excepted."""
     if issubclass(type(value), Value):  # it replaces a tensor that is an input
         return False
-    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
-        return False
     root = type(value).__module__.partition(".")[0].removesuffix("lib")
     dialects = registered_dialects()
     tensors = tuple([d.tensors.tensor for name, d in dialects.items() if name != "numpy"])
-    return root != "numpy" and (root in dialects or issubclass(type(value), tensors))
+    is_own = root != "numpy" and (root in dialects or issubclass(type(value), tensors))
+    # Asked last, as a `__getattr__` of the user's may raise anything.
+    return is_own and hasattr(value, "dtype") and hasattr(value, "shape")
 
 
 # --- objects --------------------------------------------------------------------------------------

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import dataclasses
 import enum
+import functools
+import multiprocessing
+import operator
 import os
+import sys
+import threading
 import types
+import weakref
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pytest
@@ -376,6 +384,228 @@ def other_ways() -> dict[str, tuple[Callable[[], float], list[Callable[[], Any]]
             [lambda: setattr(box.child, "extra", 3.0), lambda: delattr(box.child, "extra")],
         ),
     }
+
+
+class Bits(enum.IntFlag):
+    ROUND = 2
+    CLIP = 4
+
+
+@functools.singledispatch
+def scale_of(value: Any) -> float:
+    return 2.0
+
+
+class ByItem:
+    rows: ClassVar[dict[str, float]] = {"scale": 2.0}
+
+    def __class_getitem__(cls, name: str) -> float:
+        return cls.rows[name]
+
+
+class Failing:
+    """Its `__getattr__` raises what `hasattr` does not catch."""
+
+    def __init__(self) -> None:
+        self.rows = {"scale": 2.0}
+
+    def __getattr__(self, name: str) -> float:
+        return self.rows[name]
+
+
+class Table(collections.UserDict):  # type: ignore[type-arg]
+    pass
+
+
+def module_of_users() -> types.ModuleType:
+    rows = {"scale": 2.0}
+
+    def find(name: str) -> float:
+        if name in rows:
+            return rows[name]
+        raise AttributeError(name)
+
+    module: Any = types.ModuleType("users_settings")
+    module.rows, module.__getattr__ = rows, find
+    sys.modules[module.__name__] = module
+    return module
+
+
+def held_elsewhere() -> dict[str, tuple[Callable[[], float], list[Callable[[], Any]]]]:
+    """Return by name what reads a number that objects of Python hold, and what changes it."""
+    box = types.SimpleNamespace(
+        bits=Bits.ROUND, local=threading.local(), back={"scale": 2.0}, owner=Child(),
+        shared=multiprocessing.Value("d", 2.0), few=array.array("d", [2.0]), value=1, extra={},
+        table=Table(scale=2.0), failing=Failing(), module=module_of_users(), name="users_settings",
+        rows=[float(i) for i in range(100)], long=[float(i) for i in range(9000)],
+        named={f"k{i}": {"scale": 2.0} for i in range(100)}, key="k77", large=np.ones(3000),
+        settings=Settings(), records=[types.SimpleNamespace(scale=2.0) for _ in range(100)],
+    )  # fmt: skip
+    box.scale_1 = 2.0
+    box.local.scale, box.chain = 2.0, collections.ChainMap(box.extra, box.back)
+    box.reference, box.proxy = weakref.ref(box.owner), types.MappingProxyType(box.back)
+    parse = operator.attrgetter("settings.scale")
+    return {
+        "a flag": (lambda: float(box.bits), [lambda: setattr(box, "bits", Bits.ROUND | Bits.CLIP)]),
+        "of a thread": (lambda: box.local.scale, [lambda: setattr(box.local, "scale", 3.0)]),
+        "a chain of dicts": (
+            lambda: box.chain["scale"],
+            [lambda: box.back.update(scale=3.0), lambda: box.extra.update(scale=4.0)],
+        ),
+        "a view of a dict": (lambda: box.proxy["scale"], [lambda: box.back.update(scale=5.0)]),
+        "a dict of a user's": (lambda: box.table["scale"], [lambda: box.table.update(scale=3.0)]),
+        "behind a weak reference": (
+            lambda: box.reference().scale,
+            [lambda: setattr(box.owner, "scale", 3.0)],
+        ),
+        "memory of several processes": (
+            lambda: box.shared.value,
+            [lambda: setattr(box.shared, "value", 3.0)],
+        ),
+        "an array of Python's": (lambda: box.few[0], [lambda: box.few.__setitem__(0, 3.0)]),
+        "a dispatch": (
+            lambda: scale_of(box.value),
+            [lambda: scale_of.register(int, lambda value: value * 7.0)],
+        ),
+        "items of a class": (lambda: ByItem["scale"], [lambda: ByItem.rows.update(scale=3.0)]),
+        "a __getattr__ that raises KeyError": (
+            lambda: box.failing.scale,
+            [lambda: box.failing.rows.update(scale=3.0)],
+        ),
+        "a __getattr__ of a module": (
+            lambda: box.module.scale,
+            [lambda: box.module.rows.update(scale=3.0)],
+        ),
+        "a module by its name": (
+            lambda: sys.modules[box.name].scale,
+            [lambda: box.module.rows.update(scale=4.0)],
+        ),
+        "an attrgetter": (lambda: parse(box), [lambda: setattr(box, "settings", Settings(3.0))]),
+        "an attribute by a name that is put together": (
+            lambda: getattr(box, f"scale_{box.value}"),
+            [lambda: setattr(box, "scale_1", 3.0), lambda: setattr(box, "scale_1", 4.0)],
+        ),
+        "all attributes": (
+            lambda: sum(vars(box.owner).values()),
+            [lambda: setattr(box.owner, "more", 3.0), lambda: setattr(box.owner, "more", 4.0)],
+        ),
+        "fields of a record": (
+            lambda: sum(dataclasses.asdict(box.settings).values()),
+            [lambda: setattr(box, "settings", Settings(4.0))],
+        ),
+        "a long list": (lambda: box.rows[70], [lambda: box.rows.__setitem__(70, 3.0)]),
+        "a very long list": (lambda: box.long[70], [lambda: box.long.__setitem__(70, 3.0)]),
+        "a long table of dicts": (
+            lambda: box.named[box.key]["scale"],
+            [lambda: box.named["k77"].update(scale=3.0), lambda: setattr(box, "key", "k3")],
+        ),
+        "a long list of records": (
+            lambda: box.records[70].scale,
+            [lambda: setattr(box.records[70], "scale", 3.0)],
+        ),
+        "a large array": (lambda: float(box.large[7]), [lambda: box.large.fill(3.0)]),
+    }
+
+
+@pytest.mark.parametrize("way", held_elsewhere())
+def test_what_other_objects_hold_is_followed(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "users_settings", raising=False)
+    read, changes = held_elsewhere()[way]
+    f = function(read)
+    for change in (lambda: None, *changes):
+        change()
+        np.testing.assert_allclose(f(X), X * np.float32(read()), rtol=1e-6)
+
+
+def test_a_dict_that_another_thread_changes_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: dict[Any, float] = {("scale",): 2.0, **{(str(i),): 1.0 for i in range(40)}}
+    names = {"scale", *map(str, range(40))}
+    f = function(lambda: rows["scale",] if "scale" in names else 0.0)
+    done = threading.Event()
+
+    def change() -> None:
+        while not done.is_set():
+            for i in range(40, 80):
+                rows[str(i),], _ = 1.0, names.add(str(i))
+            for i in range(40, 80):
+                del rows[str(i),]
+                names.discard(str(i))
+
+    thread = threading.Thread(target=change)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        for _ in range(20):
+            np.testing.assert_array_equal(f(X), X * 2)
+    finally:
+        done.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+
+
+def module_with_buffer(count: int) -> Any:
+    torch: Any = pytest.importorskip("torch")
+    module = torch.nn.Module()
+    module.register_buffer("scale", torch.full((count, 3), 2.0))
+    return module
+
+
+TAKEN: dict[str, Callable[[Any], Any]] = {  # numbers and tensors of a buffer
+    "a row": lambda m: m.scale[0],
+    "a mean": lambda m: m.scale.mean(0),
+    "a number": lambda m: m.scale[0, 0].item(),
+    "a branch": lambda m: 2.0 if m.scale[0, 0] < 3 else 5.0,
+}
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("count", [1, 1000])
+@pytest.mark.parametrize("way", TAKEN)
+def test_what_is_taken_of_a_buffer_is_followed(way: str, count: int) -> None:
+    module, take = module_with_buffer(count), TAKEN[way]
+    f = xg.convert(class_of(lambda: take(module)))
+    for value in (2.0, 5.0, 2.0):
+        module.scale.fill_(value)
+        for slope in slope_of(f):
+            np.testing.assert_allclose(slope, value + 0 * X, rtol=1e-6)
+    module.scale = module.scale + 3.0
+    np.testing.assert_allclose(slope_of(f)[1], 5.0 + 0 * X, rtol=1e-6)
+
+
+@pytest.mark.needs("torch")
+def test_a_tensor_that_keeps_changing_costs_no_captures() -> None:
+    module = module_with_buffer(1)
+    f = xg.convert(class_of(lambda: module.scale[0]))
+    for step in range(40):
+        module.scale.fill_(float(step))
+        np.testing.assert_allclose(slope_of(f)[1], step + 0 * X, rtol=1e-6)
+    assert captures_of(f) < 20
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.usefixtures("torch_compiles")
+def test_compiled_code_guards_on_a_method_of_an_object() -> None:
+    torch: Any = pytest.importorskip("torch")
+    box = types.SimpleNamespace(wild=Wild(2.0))
+    torch._dynamo.reset()
+    compiled = torch.compile(function(lambda: box.wild.scale), backend="eager", fullgraph=True)
+    for value in (2.0, 3.0):
+        box.wild.scale = value
+        np.testing.assert_array_equal(compiled(torch.tensor(X)), value * X)
+
+
+def test_an_open_form_is_compared_where_results_are_rounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MULTIGRAD_PROVE", "all")
+    held.scale = 1.0
+    f = xg.function(lambda x: np.tanh(x), lambda g, x: g / (1 + (held.scale * x) ** 2) / held.scale)
+    for _ in range(6):
+        held.scale *= 0.7
+        expected = 1 / (1 + (held.scale * X) ** 2) / held.scale
+        np.testing.assert_allclose(xg.vjp(f, X)[1](1 + 0 * X)[0], expected, rtol=1e-5)
+    del held.scale
 
 
 @pytest.mark.parametrize("way", other_ways())
