@@ -170,7 +170,9 @@ class Reads(Telling):
         finds, tokens, number = latest[open_paths]
         found = [_token(find()) for find in finds]
         # The same numbers, or the same weak references: nothing has changed.
-        if len(found) == len(tokens) and all(map(_is_same, found, tokens)):
+        if len(found) == len(tokens) and (
+            all(map(is_, found, tokens)) or all(map(_is_same, found, tokens))
+        ):
             return number
         self._note_moves([*rows], tokens, found)
         if len(numbers) >= MOST_KEYS:
@@ -643,7 +645,9 @@ class Walk:
             names |= set(filter(str.isidentifier, self.words))
         if not ASKING.isdisjoint(self.names):  # by a name such as f"scale_{i}"
             names |= {
-                n for n in own if any(w and (n.startswith(w) or n.endswith(w)) for w in self.words)
+                n
+                for n in own
+                if any(len(w) > 1 and (n.startswith(w) or n.endswith(w)) for w in self.words)
             }
         return names
 
