@@ -18,16 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.capture.user_code.reads import (
+from multigrad.capture.user_code.paths import (
     ATOMS,
     BUFFERS,
     CONTAINERS,
-    LENGTH,
     MISSING,
     WRAPPED,
-    Reads,
     is_record,
 )
+from multigrad.capture.user_code.reads import LENGTH, Reads
 from multigrad.errors import TraceError
 from multigrad.functions.calls.capture_errors import NotCaptured
 from multigrad.functions.function import Function

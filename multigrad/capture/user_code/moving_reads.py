@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ...graph.ir.types import FLOAT_SCALAR
-from .reads import LOOSE, STARTS, Find, cell_of, global_of
+from .paths import STARTS, Find, cell_of, global_of
+from .reads import LOOSE
 
 READ = "read_"  # begins the names of these inputs
 

@@ -13,38 +13,29 @@ the names in the code, not from a run of it:
 
 An attribute that any of the functions names counts for each of the user's own objects that they
 reach, since code may pass these on. No code of the user's runs: a property is the function that it
-runs, and is searched for names. Numbers and strings are compared by value, all else by identity.
-Each value is looked up anew from the start of its path, so nothing is kept alive. Tensors of
-frameworks have facts of their own (`inspection.py`), and what belongs to a library is left out.
+runs, and is searched for names. Numbers, strings and arrays are compared by value, all else by
+identity. Each value is looked up anew from the start of its path, so nothing is kept alive. What
+belongs to a library is left out, but for Python's own containers and a module's buffers.
 """
 
 from __future__ import annotations
 
-import array
-import ctypes
-import functools
 import inspect
-import itertools
 import operator
 import os
 import sys
 import types
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import is_dataclass
 from functools import partial
-from hashlib import blake2b
 from operator import is_
 from typing import Any
 
-import numpy as np
-
 from ...errors import TraceError
 from ...graph.support.threads import SERIALS, set_within
-from ...trace.identity import Same, attributes_of, dict_of, value_key
+from ...trace.identity import attributes_of
 from ...trace.lookups import Telling, hold, note
 from ..dialect import registered_dialects
 from .inspection import (
@@ -55,18 +46,45 @@ from .inspection import (
     names_in,
     nested_codes,
     plain_function,
-    values_of,
 )
 from .libraries import OWN, is_library_file
+from .paths import (
+    ATOMS,
+    CONTAINERS,
+    MISSING,
+    TAKES,
+    Find,
+    Path,
+    Take,
+    cell_of,
+    environment_of,
+    function_of,
+    global_of,
+    is_data,
+    is_of_python,
+    is_same,
+    is_tensor,
+    item_of,
+    key_of,
+    kind_of,
+    length_of,
+    nth_of,
+    opened,
+    own_names,
+    referent_of,
+    root_of,
+    rows_of,
+    step,
+    stored,
+    text_of,
+    token_of,
+    variable_of,
+)
 
-Path = tuple[tuple[str, Any], ...]  # to a value: ("global_of", "Atan"), ("stored", "slope")
-Find = Callable[[], Any]
 Latest = tuple[tuple[Find, ...], list[Any], int]  # what finds, what was found, and its number
-Take = Callable[[Any, Any], Any]
 MOST_ITEMS = 64  # of a container, whose items are compared one by one
 MOST_OBJECTS = 256  # of a longer one, whose objects are, but for functions and classes
 MOST_FLAT = 65_536  # of a still longer one, whose numbers and strings are
-MOST_WATCHED = 2**20  # elements of an array that is compared by value
 MOST_READS = 1024  # of one function
 MOST_KEYS = 256  # of the values of one function: then they are numbered anew
 DEPTH = 32
@@ -79,16 +97,6 @@ ASKING = frozenset(("getattr", "hasattr"))  # by which code reads attributes tha
 REFLECTING = frozenset(("__dict__", "asdict", "astuple", "dir", "fields", "getmembers", "vars"))
 # Methods that no arithmetic calls.
 NOT_CALLED = frozenset(("__new__", "__repr__", "__str__", "__set_name__", "__init_subclass__"))
-bases_of = type.__dict__["__mro__"].__get__  # whatever a class of classes does
-WITHOUT_DATA = frozenset(("abc", "argparse", "builtins", "enum", "types", "typing"))
-MISSING = type("Missing", (), {})()
-OPEN = type("Open", (), {})()
-ATOMS = frozenset((type(OPEN), float, int, bool, str, bytes, complex, type(None), type(MISSING)))
-LISTS = (list, tuple, deque)
-MAPPINGS = (dict, types.MappingProxyType)
-CONTAINERS = (*MAPPINGS, *LISTS)
-BUFFERS = (bytearray, array.array, ctypes.c_int.__mro__[2])  # of numbers, changed in place
-WRAPPED = (staticmethod, classmethod, property, functools.cached_property)
 
 
 class Reads(Telling):
@@ -165,19 +173,19 @@ class Reads(Telling):
         """Return the meaning, in which a float at one of these paths may be any float."""
         rows, latest, numbers = self._state
         if open_paths not in latest:
-            opened = [partial(_opened, f) if path in open_paths else f for path, f in rows.items()]
-            latest[open_paths] = tuple(opened), [], 0
+            opening = [partial(opened, f) if path in open_paths else f for path, f in rows.items()]
+            latest[open_paths] = tuple(opening), [], 0
         finds, tokens, number = latest[open_paths]
-        found = [_token(find()) for find in finds]
+        found = [token_of(find()) for find in finds]
         # The same numbers, or the same weak references: nothing has changed.
         if len(found) == len(tokens) and (
-            all(map(is_, found, tokens)) or all(map(_is_same, found, tokens))
+            all(map(is_, found, tokens)) or all(map(is_same, found, tokens))
         ):
             return number
         self._note_moves([*rows], tokens, found)
         if len(numbers) >= MOST_KEYS:
             numbers.clear()
-        number = numbers.setdefault(tuple(map(_key, found)), next(SERIALS))
+        number = numbers.setdefault(tuple(map(key_of, found)), next(SERIALS))
         latest[open_paths] = finds, found, number
         return number
 
@@ -190,7 +198,7 @@ class Reads(Telling):
 
     def refuse_moving_arrays(self) -> None:
         for path, find in self.finds.items():
-            if self._changes.get(path, 0) > MOST_CHANGES and type(_token(find())) is tuple:
+            if self._changes.get(path, 0) > MOST_CHANGES and type(token_of(find())) is tuple:
                 raise TraceError(
                     f"{self}: an array ({path[-1][1]!r}) that has changed more than "
                     f"{MOST_CHANGES} times; pass it as an argument"
@@ -246,184 +254,6 @@ LOOSE: ContextVar[Mapping[Reads, frozenset[Path]]] = ContextVar(
 )
 
 
-# --- how values are found, and compared -----------------------------------------------------------
-def _token(value: Any) -> Any:
-    """Return an object that is the same while a value is, and that keeps no other alive."""
-    kind = type(value)
-    if kind in ATOMS:
-        return value
-    if kind is types.FunctionType or isinstance(value, type):
-        return weakref.ref(value)
-    if isinstance(value, np.ndarray) and value.size <= MOST_WATCHED and not value.dtype.hasobject:
-        return (value.dtype.str, value.shape, value.tobytes())
-    if isinstance(value, set | frozenset):
-        return frozenset(map(value_key, [*value]))
-    if isinstance(value, BUFFERS):
-        return (kind.__name__, bytes(value))
-    if isinstance(value, WRAPPED):
-        return weakref.ref(method_of(value) or kind)
-    if is_tensor(value):  # a large one by torch's count of writes to it
-        return values_of(value) or (Same(value), getattr(value, "_version", 0))
-    # What these hold has paths of its own.
-    if isinstance(value, CONTAINERS) or is_record(value):
-        return weakref.ref(kind)
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        # Of libraries' objects, and numbers such as an enum's flags: they lead to nothing of the
-        # user's.
-        root = _root(kind.__module__)
-        is_plain = root in sys.stdlib_module_names or root in registered_dialects()
-        return value if is_plain or isinstance(value, int | float | bytes) else weakref.ref(kind)
-
-
-def _is_same(token: Any, other: Any) -> bool:
-    return token is other or (type(token) is tuple and token == other)  # values of arrays
-
-
-def _key(token: Any) -> Any:
-    if type(token) is weakref.ref:
-        return Same(token())
-    if type(token) is tuple and type(token[-1]) is bytes:
-        return (*token[:-1], blake2b(token[-1]).digest())  # which is short, as many keys are kept
-    return token if type(token) in (tuple, frozenset) else value_key(token)
-
-
-def is_record(value: Any) -> bool:
-    """Return whether an object is what it holds, so that an equal one may take its place."""
-    return isinstance(value, types.SimpleNamespace) or is_dataclass(type(value))
-
-
-def is_of_python(value: Any) -> bool:
-    """Return whether an object's class, or a base of it, is one of Python's that holds data."""
-    roots = {_root(base.__module__) for base in type(value).__mro__}
-    return not (roots - WITHOUT_DATA).isdisjoint(sys.stdlib_module_names)
-
-
-def is_data(value: Any) -> bool:
-    return type(value) in ATOMS or isinstance(value, CONTAINERS + BUFFERS)
-
-
-def is_tensor(value: Any) -> bool:
-    kind = type(value)
-    return hasattr(kind, "dtype") and hasattr(kind, "shape") and kind.__module__ != "numpy"
-
-
-def global_of(function: types.FunctionType, name: str) -> Any:
-    return function.__globals__.get(name, MISSING)
-
-
-def cell_of(function: types.FunctionType, place: int) -> Any:
-    return contents((function.__closure__ or ())[place])
-
-
-def stored(owner: Any, name: str) -> Any:
-    """Return an attribute as it is stored, without running code of the user's; or MISSING."""
-    kind = owner
-    if not isinstance(owner, type):
-        kind = type(owner)
-        try:
-            return dict_of(owner)[name]
-        except (AttributeError, KeyError):
-            pass
-    for base in bases_of(kind):
-        value = base.__dict__.get(name, MISSING)
-        if value is not MISSING:
-            if kind is owner or type(value) is not types.MemberDescriptorType:
-                return value
-            with suppress(AttributeError):  # a slot without a value
-                return value.__get__(owner)
-    return MISSING
-
-
-def item_of(container: Any, place: Any) -> Any:
-    if isinstance(container, MAPPINGS):
-        get = dict.get if isinstance(container, dict) else types.MappingProxyType.get
-        return get(container, place, MISSING)
-    try:
-        return container[place] if isinstance(container, LISTS) else MISSING
-    except IndexError:  # it has become shorter
-        return MISSING
-
-
-def rows_of(container: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the items of a container as they are now, whatever another thread does to it."""
-    if isinstance(container, MAPPINGS):
-        copy = dict.copy if isinstance(container, dict) else types.MappingProxyType.copy
-        return copy(container).items()
-    return enumerate([*container])
-
-
-def nth_of(container: Any, n: int) -> Any:
-    return next((row for _, row in itertools.islice(rows_of(container), n, None)), MISSING)
-
-
-def length_of(container: Any, _: None) -> int:
-    return len(container) if isinstance(container, CONTAINERS) else -1
-
-
-def text_of(container: Any, latest: list[Any]) -> Any:
-    """Return the numbers and strings in a long container as text; `latest`: these, and that."""
-    rows = [row for row in rows_of(container) if type(row[1]) in ATOMS]
-    items = [*itertools.chain.from_iterable(rows)]
-    if len(items) != len(latest[0]) or not all(map(is_, items, latest[0])):
-        latest[:] = items, repr(rows)
-    return latest[1]
-
-
-def own_names(value: Any, _: None) -> frozenset[Any]:
-    return frozenset(name for name, _ in attributes_of(value))
-
-
-def kind_of(value: Any, _: None) -> type:
-    return type(value)
-
-
-def environment_of(environ: Any, _: None) -> Any:
-    return frozenset(dict.copy(stored(environ, "_data")).items())
-
-
-def function_of(value: Any, _: None) -> Any:
-    return method_of(value) or plain_function(value) or MISSING
-
-
-def variable_of(variable: ContextVar[Any], _: None) -> Any:
-    return variable.get(MISSING)
-
-
-def referent_of(reference: weakref.ref[Any], _: None) -> Any:
-    return reference()
-
-
-def module_of(_: Any, name: str) -> Any:
-    return sys.modules.get(name, MISSING)
-
-
-STARTS = (global_of.__name__, cell_of.__name__)  # steps from a function
-TAKES: dict[str, Take] = {
-    take.__name__: take
-    for take in (
-        *(global_of, cell_of, stored, item_of, getattr),
-        *(function_of, kind_of, module_of, nth_of, referent_of, variable_of),
-    )
-}
-
-
-def _opened(find: Find) -> Any:
-    value = find()
-    return OPEN if type(value) is float else value
-
-
-def step(find: Find, take: Callable[[Any, Any], Any], place: Any) -> Find:
-    """Return a function that finds what `take` gives of what another finds."""
-
-    def find_next() -> Any:
-        owner = find()
-        return MISSING if owner is MISSING or owner is None else take(owner, place)
-
-    return find_next
-
-
 # --- what there is to find ------------------------------------------------------------------------
 class Walk:
     """The search for what functions read.
@@ -447,7 +277,7 @@ class Walk:
         self._seen: set[int] = set()  # ids of what the walk has met
         self._reads: Any = None  # of the present anchor
         functions = [each for each in map(plain_function, callables) if each is not None]
-        files = [(_root(each.__module__), each.__code__.co_filename) for each in functions]
+        files = [(root_of(each.__module__), each.__code__.co_filename) for each in functions]
         self.packages = {root for root, _ in files}
         self._libraries = {root for root, file in files if is_library_file(file)}
         for value in (*callables, *values):
@@ -497,7 +327,7 @@ class Walk:
         else:
             module = (value if isinstance(value, type) else type(value)).__module__
             file = getattr(sys.modules.get(module), "__file__", None)
-        root = _root(module)
+        root = root_of(module)
         if root.startswith(OWN) or root in registered_dialects():
             return False
         # Without a file it is Python's own, a notebook, or a module that a program has made.
@@ -559,7 +389,7 @@ class Walk:
             function_find = find if function is value else step(find, function_of, None)
             function_path = path if function is value else (*path, ("function_of", None))
             self._see_function(function_path, function_find, function)
-        elif function is value and _root(function.__module__) in sys.stdlib_module_names:
+        elif function is value and root_of(function.__module__) in sys.stdlib_module_names:
             self._see_cells(path, find, function)  # of singledispatch
         if isinstance(value, CONTAINERS):
             self._see_items(path, find, value)
@@ -631,7 +461,7 @@ class Walk:
         if isinstance(value, types.ModuleType):
             reached.add("__getattr__")
             return {n for n in reached if n in vars(value)} if self.is_users(value) else set()
-        if _root(kind.__module__).startswith(OWN):
+        if root_of(kind.__module__).startswith(OWN):
             return set()
         bases = [base for base in kind.__mro__ if self.is_users(base)]
         own = {str(name) for name, _ in attributes_of(value)} if kind is not value else ()
@@ -652,13 +482,9 @@ class Walk:
         return names
 
 
-def _root(module: str | None) -> str:
-    return (module or "").partition(".")[0]
-
-
 def _is_named(value: Any, name: Any) -> bool:
     """Return whether a library's class, or a function of ours, has its own name, by an import."""
-    is_own = _root(getattr(value, "__module__", None)).startswith(OWN)
+    is_own = root_of(getattr(value, "__module__", None)).startswith(OWN)
     is_fixed = isinstance(value, type) or (isinstance(value, types.FunctionType) and is_own)
     return is_fixed and value.__name__ == name
 

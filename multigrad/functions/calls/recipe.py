@@ -359,7 +359,6 @@ class Variant:
         """Return this variant with another layout of the same key."""
         return self if self.layout is layout else replace(self, layout=layout)
 
-
     def numbers_now(self) -> dict[str, float]:
         """Return the present values of `numbers`, by the names of these inputs."""
         names = self.graphs.params[len(self.graphs.params) - len(self.numbers) :]
