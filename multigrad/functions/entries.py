@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -77,6 +78,8 @@ from .proof.verdicts import ALL, how_much
 
 # For each Function; a table that is full is emptied.
 MOST_ENTRIES = 1024
+# The entries being built around a call, as tables and keys; emptied as each is built.
+_in_progress: ContextVar[tuple[Any, ...]] = ContextVar("multigrad_entries", default=())
 
 
 class Entries:
@@ -122,8 +125,12 @@ class Entries:
             return self._build(leaves, tree)
         entry = self.known.get(key)
         if entry is None:
+            job, jobs = (id(self.known), key), _in_progress.get()
+            if job in jobs:  # its own code calls it, in a capture or a proof
+                return self.changed(native=True)._build(leaves, tree)
             build = partial(self._apart()._build, leaves, tree)
-            entry = build_once(self.known, key, build, MOST_ENTRIES)
+            with set_within(_in_progress, (*jobs, job)):
+                entry = build_once(self.known, key, build, MOST_ENTRIES)
         return entry
 
     def _apart(self) -> Entries:

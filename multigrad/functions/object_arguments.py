@@ -34,6 +34,16 @@ class MayTakeObjects(Function):
         super().__init__(recipe_taking_objects(recipe), prove=prove, completion=completion)
         completion.parameters = self.parameters
 
+    def _apply_any(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:
+        if not (args or kwargs) and isinstance(self.recipe.origin, type):
+            parameters = () if self.parameters is None else self.parameters.parameters.values()
+            if any(p.default is p.empty for p in parameters):
+                return self.recipe.origin()  # an instance, of which its framework warns
+        return super()._apply_any(args, kwargs, key)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, self.recipe.origin)
+
     if not TYPE_CHECKING:  # to a checker, a name that is not there is an error
 
         def __getattr__(self, name: str) -> Any:

@@ -9,6 +9,7 @@ import pytest
 
 import multigrad as xg
 from multigrad import GradientError, TraceError, vjp
+from multigrad.functions import captures
 from multigrad.functions.importers import from_autograd_function
 from multigrad_conformance.under_test import pull
 
@@ -378,6 +379,45 @@ def test_a_decorated_class_is_called_as_before() -> None:
     torch.testing.assert_close(slopes, x.cos() / 2)
     _, pull = xg.vjp(xg.convert(around), np.ones(2, np.float32))
     np.testing.assert_array_equal(pull(np.ones(2, np.float32))[0], [1.5, 1.5])
+
+
+def test_a_class_that_calls_itself_in_backward_is_proven_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proofs: list[str] = []
+
+    def prove(recipe: Any, *args: Any, **kwargs: Any) -> str:
+        proofs.append(recipe.name)
+        return captures.prove_code(recipe, *args, is_call=False)
+
+    class Bent(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, bend: float) -> Tensor:
+            ctx.bend = bend
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
+            return function.apply(grad_out, ctx.bend) * ctx.bend, None
+
+    monkeypatch.setattr(captures, "prove", prove)
+    function, x = xg.convert(Bent), torch.ones(3, requires_grad=True)
+    (gradient,) = torch.autograd.grad(function.apply(x, 0.5).sum(), x)
+    assert gradient.tolist() == [0.5] * 3
+    assert proofs == ["Bent"]  # it was proven within its own proof, to the end of Python's stack
+
+
+def test_called_with_nothing_it_makes_an_instance_as_its_class_does() -> None:
+    @torch_class(lambda ctx, grad: grad)
+    def Same(ctx: Any, x: Any) -> Any:
+        return x
+
+    function: Any = from_autograd_function(Same)
+    with pytest.warns(DeprecationWarning, match="should not be instantiated"):
+        instance = function()
+    assert isinstance(instance, function)
+    with pytest.raises(RuntimeError, match="non-static forward method is deprecated"):
+        instance(torch.ones(1))
 
 
 def test_what_is_lowered_or_shown_has_all_gradients_whatever_was_asked_for_at_the_capture() -> None:
