@@ -212,11 +212,13 @@ class Entries:
             raise self._numbers_in_list(nested[0]) from error
         if not (wrapped or is_incomplete or is_mixed):
             return inner
-        open_leaf = np.asarray if owner is None else unwrap
+        open_leaf, count = np.asarray if owner is None else unwrap, len(inputs)
 
         def run_completed(leaves: Sequence[Any], draws: KeySource) -> Any:
             opened = [open_leaf(leaf) if i in wrapped else leaf for i, leaf in enumerate(leaves)]
             completed = self.completion.complete(opened, nesting, backend)[0]
+            if len(completed) != count:  # building this entry has filled a cache of an object
+                return self.find(leaves, nesting, None).run(leaves, draws)
             if not is_mixed:
                 return inner.run(completed, draws)
             alike = in_one_framework(completed)
@@ -245,7 +247,7 @@ class Entries:
         if self.recipe.options.looks_at_values:
             self.captures.keep_uncaptured(layout)
             return True
-        return self.native is True
+        return self.native is True or self.completion.is_written_to
 
     def _leaves_numbers_to_original(self, leaves: Sequence[Any]) -> bool:
         # Numbers alone name no framework: the original's library may make its own arrays of them.

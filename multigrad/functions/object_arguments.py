@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 from ..capture.user_code.object_state import FilledCopy, held_by, read_state
 from ..graph.ir.types import is_float
 from ..graph.support.trees import optree
+from ..trace.assertions import NOTES
 from ..trace.trace import Trace
 from .calls.arguments import flatten, owner_of, replace_at
+from .calls.parameters import Completion
 from .calls.recipe import ImportedGradient, Recipe, Recorded
 from .function import Function
 from .object_function import STATE, HiddenTensors, refuse_updates, split_hidden
@@ -31,7 +33,8 @@ class MayTakeObjects(Function):
 
     def __init__(self, recipe: Recipe, prove: bool = True) -> None:
         completion = HiddenTensors(holds=_imported(recipe).holds)
-        super().__init__(recipe_taking_objects(recipe), prove=prove, completion=completion)
+        own_recipe = recipe_taking_objects(recipe, completion)
+        super().__init__(own_recipe, prove=prove, completion=completion)
         completion.parameters = self.parameters
 
     def _apply_any(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:
@@ -60,10 +63,11 @@ class MayTakeObjects(Function):
         return (self.recipe.origin,)
 
 
-def recipe_taking_objects(inner: Recipe) -> Recipe:
+def recipe_taking_objects(inner: Recipe, completion: Completion) -> Recipe:
     """Return the recipe of a framework's own custom gradient whose arguments may hold tensors.
 
-    The tensors of these are hidden arguments. `inner.imported` has `holds` and `gather`.
+    The tensors of these are hidden arguments. `inner.imported` has `holds` and `gather`;
+    `completion` is told when the code writes to these arguments.
     """
     imported = _imported(inner)
 
@@ -76,7 +80,7 @@ def recipe_taking_objects(inner: Recipe) -> Recipe:
     return replace(
         inner,
         run=run,
-        record=partial(_record_taking_objects, inner),
+        record=partial(_record_taking_objects, inner, completion),
         imported=replace(
             imported, run_primal=run_primal, apply=partial(_apply_taking_objects, inner)
         ),
@@ -93,11 +97,15 @@ def without_hidden(inner: Recipe, args: tuple[Any, ...], kwargs: dict[str, Any])
     if STATE not in kwargs:
         return args, kwargs
     kwargs, hidden = split_hidden(kwargs)
-    return with_tensors(inner, (args, kwargs), hidden)
+    return with_tensors(inner, (args, kwargs), hidden)[0]
 
 
 def _record_taking_objects(
-    inner: Recipe, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]
+    inner: Recipe,
+    completion: Completion,
+    trace: Trace,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Recorded:
     record = inner.record
     assert record is not None
@@ -109,9 +117,19 @@ def _record_taking_objects(
     floats = {n: symbol for n, symbol in hidden.items() if is_float(symbol.node.type)}
     float_symbols = [*floats.values()]
     trace.backward.leaves += map(weakref.ref, float_symbols)
+    (args, kwargs), filled = with_tensors(inner, (args, kwargs), hidden)
     with without_gradients(float_symbols):
-        recorded = record(trace, *with_tensors(inner, (args, kwargs), hidden))
-    refuse_updates(trace, "its arguments", hidden, nodes)
+        recorded = record(trace, args, kwargs)
+
+    def refuse_effects(*, is_last: bool) -> None:
+        refuse_updates(trace, "its arguments", hidden, nodes)
+        if change := filled.changed(may_add=True):
+            completion.is_written_to = True
+            raise trace.error(f"{change}, which a graph does not do")
+        if cache := filled.added(drops=is_last):  # once its code has run, the object has it
+            trace.omit(NOTES, cache)
+
+    refuse_effects(is_last=False)
     assert recorded.pull is not None  # a custom gradient has one
     pull_own, added_names = recorded.pull, set[str]()
 
@@ -119,7 +137,7 @@ def _record_taking_objects(
         with without_gradients(float_symbols):
             returned = pull_own(upstream)
             gradients = {name: symbol.notes["grad"] for name, symbol in floats.items()}
-        refuse_updates(trace, "its arguments", hidden, nodes)
+        refuse_effects(is_last=True)
         added_names.update(name for name, each in gradients.items() if each is not None)
         *positional, by_name = returned if kwargs else (*returned, {})
         return (*positional, {**by_name, STATE: {**dict.fromkeys(("", *hidden)), **gradients}})
@@ -153,15 +171,17 @@ def _apply_taking_objects(inner: Recipe, /, *args: Any, **kwargs: Any) -> Any:
     return gather(run, [leaves[i] for i in places])
 
 
-def with_tensors(recipe: Recipe, arguments: Arguments, hidden: dict[str, Any]) -> Arguments:
+def with_tensors(
+    recipe: Recipe, arguments: Arguments, hidden: dict[str, Any]
+) -> tuple[Arguments, FilledCopy]:
     """Return arguments with copies of the objects, which hold the tensors that are given."""
     leaves, tree = flatten(*arguments)
     holds = _imported(recipe).holds
     assert holds is not None
     places = [i for i, leaf in enumerate(leaves) if holds(leaf)]
     owner = tuple(leaves[i] for i in places)
-    copies = FilledCopy(owner, read_state(owner), hidden).object
-    return optree.tree_unflatten(tree, replace_at(leaves, places, copies))
+    filled = FilledCopy(owner, read_state(owner), hidden)
+    return optree.tree_unflatten(tree, replace_at(leaves, places, filled.object)), filled
 
 
 @contextmanager

@@ -144,6 +144,7 @@ def _record_object(
     # The object is a copy: what the code stores in it would be lost.
     if change := filled.changed():
         raise trace.error(f"{change}, which a graph does not do")
+    filled.added(drops=True)
     # Another route: the library refused the copy and then imported the method. Its caches may hold
     # symbols of that copy, which the witness would take for ones that the code has stored.
     if route != source.routes.get(library):

@@ -476,6 +476,53 @@ def test_what_a_module_has_computed_and_keeps_is_told_of(backend: Any) -> None:
         xg.vjp(as_it_is, X)
 
 
+@pytest.mark.backends("numpy", "torch", "jax")
+@pytest.mark.needs("torch")
+def test_a_module_taken_apart_computes_its_cached_properties_at_each_call(backend: Any) -> None:
+    import torch
+
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.tensor([1.0, 3.0]))
+
+        @functools.cached_property
+        def scale(self) -> Any:
+            return self.weight * 2
+
+        @functools.cached_property
+        def steps(self) -> Any:
+            return torch.arange(2.0) + 1
+
+        def forward(self, x: Any) -> Any:
+            return x * self.scale + self.steps
+
+    apply, parameters = xg.convert(Scaled(), to=backend.name)
+    x = backend.array(np.ones(2, np.float32))
+    for factor in (1.0, 10.0):
+        y = apply({"weight": parameters["weight"] * factor}, x)
+        assert backend.numpy(y).tolist() == [2 * factor + 1, 6 * factor + 2]
+
+
+@pytest.mark.needs("torch")
+def test_an_object_whose_first_call_makes_a_tensor_has_that_from_then_on() -> None:
+    import torch
+
+    class Ramp:
+        @functools.cached_property
+        def steps(self) -> Any:
+            return torch.arange(2.0)
+
+        def __call__(self, x: Any) -> Any:
+            return x * self.steps
+
+    ramp = Ramp()
+    function = xg.convert(ramp)
+    assert function(torch.ones(2)).tolist() == [0.0, 1.0]
+    ramp.steps += 1
+    assert function(torch.ones(2)).tolist() == [1.0, 2.0]
+
+
 @pytest.mark.needs("torch")
 def test_a_module_given_numpy_arrays_is_told_what_to_pass() -> None:
     module = make_torch()

@@ -22,7 +22,7 @@ import logging
 import sys
 import types
 from collections.abc import Callable, Hashable
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
 
@@ -31,6 +31,7 @@ from ...trace.trace import Trace, Value
 from ..foreign_calls import call_by_own_gradient
 from ..meanings.creation import in_trace
 from ..user_code.inspection import (
+    WRAPPED,
     compares_identity,
     held_around,
     is_dispatching,
@@ -56,7 +57,6 @@ from .stand_ins import (
 Maker = Callable[[], Any]  # makes the stand-in for one value
 RECORDING = tuple(f"{OWN}.{room}" for room in ("capture", "trace"))
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), types.CodeType)
-WRAPPED = (staticmethod, classmethod, property)  # wrappers of functions in a class
 
 
 def substitute(function: Callable[..., Any], trace: Trace, root: str = "") -> Callable[..., Any]:
@@ -420,6 +420,8 @@ class _Substitution:
             if method is not None and self.is_users(method):
                 copied = self.copy(method)
                 method_wrapped = type(value)(copied) if isinstance(value, WRAPPED) else copied
+                if isinstance(method_wrapped, cached_property):
+                    method_wrapped.__set_name__(subclass, name)
                 setattr(subclass, name, method_wrapped)
         return subclass
 

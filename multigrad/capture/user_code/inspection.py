@@ -53,6 +53,10 @@ def wrapped_function(wrapper: Any) -> types.FunctionType | None:
     return None
 
 
+# In which a class may hold a function.
+WRAPPED = (staticmethod, classmethod, property, functools.cached_property)
+
+
 def method_of(value: Any) -> types.FunctionType | None:
     """Return the function in a class attribute, bare or wrapped."""
     if isinstance(value, staticmethod | classmethod):

@@ -20,6 +20,7 @@ import types
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -311,15 +312,29 @@ class FilledCopy:
                 if code is not None and not is_library_file(code.co_filename):
                     trace.source.codes.update(nested_codes(code))
 
-    def changed(self) -> str:
-        """Return in words an assignment to the copy, which the object would keep; "" for none."""
+    def changed(self, *, may_add: bool = False) -> str:
+        """Return in words an assignment to the copy, which the object would keep; "" for none.
+
+        `may_add`: whether a new attribute is none, which counts only where it holds a symbol.
+        """
         for each, rows in self._before:
             before = dict(rows)
             for name, value in contents_of(each):
-                is_new = name not in before  # one that holds no symbol may be a cache
-                if value is not before.get(name) and (not is_new or isinstance(value, Value)):
+                is_cache = isinstance(getattr(type(each), str(name), None), cached_property)
+                is_cache |= name not in before and (may_add or not isinstance(value, Value))
+                if value is not before.get(name) and not is_cache:
                     return f"assigns to {name!r} of {_shown(each)}"
         return ""
+
+    def added(self, *, drops: bool) -> str:
+        """Return in words an attribute that only the copy has, "" for none, and drop all such."""
+        words = ""
+        for each, rows in self._before:
+            for name in {name for name, _ in contents_of(each)} - {name for name, _ in rows}:
+                words = words or f"{name!r}, which {_shown(each)} keeps"
+                if drops:
+                    vars(each).pop(name, None)
+        return words
 
 
 def _empty(value: Any) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import array
 import ctypes
-import functools
 import itertools
 import operator
 import sys
@@ -26,7 +25,7 @@ import numpy as np
 
 from ...trace.identity import Same, attributes_of, dict_of, value_key
 from ..dialect import registered_dialects
-from .inspection import contents, method_of, plain_function, values_of
+from .inspection import WRAPPED, contents, method_of, plain_function, values_of
 
 Path = tuple[tuple[str, Any], ...]  # to a value: ("global_of", "Atan"), ("stored", "slope")
 Find = Callable[[], Any]
@@ -41,7 +40,6 @@ LISTS = (list, tuple, deque)
 MAPPINGS = (dict, types.MappingProxyType)
 CONTAINERS = (*MAPPINGS, *LISTS)
 BUFFERS = (bytearray, array.array, ctypes.c_int.__mro__[2])  # of numbers, changed in place
-WRAPPED = (staticmethod, classmethod, property, functools.cached_property)
 
 
 def root_of(module: str | None) -> str:

@@ -196,7 +196,11 @@ class Completion:
     Attributes:
         parameters: the names of the arguments; None: they are not known.
         values: by position; schedules among them are read anew at each call; empty for none.
+        is_written_to: whether the code has written to an object among the arguments, so that all
+            calls on its own framework run as written.
     """
+
+    is_written_to = False
 
     def __init__(self, parameters: inspect.Signature | None, values: tuple[Any, ...] = ()) -> None:
         self.parameters = parameters

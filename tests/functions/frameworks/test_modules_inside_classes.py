@@ -4,6 +4,8 @@ the `.grad` of parameters are their gradients.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -271,3 +273,94 @@ def test_a_second_derivative_through_what_is_added_is_refused() -> None:
     (slope,) = torch.autograd.grad((y**2).sum(), x, create_graph=True)
     with pytest.raises((xg.GradientError, RuntimeError), match="differentiate"):
         torch.autograd.grad(slope.sum(), x)
+
+
+class Keeper(torch.nn.Module):
+    """Keeps what it has computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([2.0, 3.0]))
+        self.calls, self.first = 0, None
+
+    @cached_property
+    def doubled(self) -> Any:
+        return self.weight.detach() * 2
+
+    @cached_property
+    def steps(self) -> Any:
+        return torch.arange(2.0)
+
+    @cached_property
+    def number(self) -> float:
+        return 3.0
+
+    def counted(self) -> Any:
+        self.calls += 1
+        return self.weight.detach() * self.calls
+
+    def lazy(self) -> Any:
+        if self.first is None:
+            self.first = self.weight.detach() * 2
+        return self.first
+
+    def added(self) -> Any:
+        if not hasattr(self, "second"):
+            self.second = self.weight.detach() * 2
+        return self.second
+
+
+KEEPING: dict[str, Callable[[Any], Any]] = {
+    "a cached property of weights": lambda module: module.doubled,
+    "a cached constant": lambda module: module.steps,
+    "a cached number": lambda module: module.number,
+    "a count": lambda module: module.counted(),
+    "what it fills": lambda module: module.lazy(),
+    "what it adds": lambda module: module.added(),
+}
+
+
+@pytest.mark.parametrize("part", ["forward", "backward"])
+@pytest.mark.parametrize("kept", KEEPING)
+def test_what_code_stores_on_a_module_is_stored_as_the_class_stores_it(
+    kept: str, part: str
+) -> None:
+    factor = KEEPING[kept]
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, module: Any) -> Any:
+            ctx.module = module
+            return x * (factor(module) if part == "forward" else 2)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad * (factor(ctx.module) if part == "backward" else 2), None
+
+    def run(apply: Any) -> list[Any]:
+        module, x = Keeper(), torch.tensor([1.0, 2.0], requires_grad=True)
+        outcomes = []
+        for _ in range(3):
+            y = apply(x, module)
+            outcomes += [y.tolist(), torch.autograd.grad(y.sum(), x)[0].tolist()]
+            with torch.no_grad():
+                module.weight *= 10
+        names = sorted(vars(module))
+        return [*outcomes, module.calls, names]
+
+    assert run(xg.convert(Scaled).apply) == run(Scaled.apply)
+
+
+def test_on_another_framework_a_cached_property_is_computed_at_each_call() -> None:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, module: Any) -> Any:
+            ctx.module = module
+            return x * module.doubled
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad * ctx.module.doubled, None
+
+    y, pull = xg.vjp(xg.convert(Scaled), np.ones(2, np.float32), Keeper())
+    assert (y.tolist(), pull(np.ones(2, np.float32))[0].tolist()) == ([4.0, 6.0], [4.0, 6.0])
