@@ -355,6 +355,25 @@ def test_constant_arrays_are_constants_of_a_graph_of_fake_tensors() -> None:
     assert torch.equal(make_fx(weighted, tracing_mode="fake")(x)(x), wanted)
 
 
+def test_a_class_is_given_the_shape_of_another_tensor_or_a_module() -> None:
+    class Laid(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, shape: Any, layer: Any = None) -> Tensor:
+            ctx.shape, ctx.has_layer = x.shape, layer is not None
+            return x.reshape(shape) if layer is None else layer(x.reshape(shape))
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            return (2 * grad).reshape(ctx.shape), *[None] * (1 + ctx.has_layer)
+
+    function, layer, y = xg.convert(Laid), nn.Linear(3, 3), torch.zeros(3, 3)
+    f, _ = compiled(lambda x: function.apply(x, y.shape).sin())
+    np.testing.assert_array_equal(gradient(f), gradient(lambda x: Laid.apply(x, y.shape).sin()))
+    g, _ = compiled(lambda x: function.apply(x, (3, 3), layer).sin())
+    expected = gradient(lambda x: Laid.apply(x, (3, 3), layer).sin())
+    np.testing.assert_array_equal(gradient(g), expected)
+
+
 def test_a_class_that_is_not_captured_compiles_as_it_is() -> None:
     scale = torch.tensor(3.0)
 

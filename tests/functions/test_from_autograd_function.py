@@ -407,6 +407,19 @@ def test_a_class_that_calls_itself_in_backward_is_proven_once(
     assert proofs == ["Bent"]  # it was proven within its own proof, to the end of Python's stack
 
 
+@pytest.mark.parametrize("how", [{}, {"dtype": torch.int32}])
+def test_a_class_that_reads_bits_is_told_how_to_convert(how: Any) -> None:
+    @torch_class(lambda ctx, grad: grad)
+    def Magnitude(ctx: Any, x: Tensor) -> Tensor:
+        bits = x.view(**how) if how else x.view(torch.int32)
+        return (bits & 0x7FFFFFFF).view(torch.float32)
+
+    function = from_autograd_function(Magnitude)
+    assert function(torch.tensor([-1.0, 2.0])).tolist() == [1.0, 2.0]
+    with pytest.raises(TraceError, match=r"reads the bits of one dtype as another's.*\.to\(dtype"):
+        function(np.ones(2, np.float32))
+
+
 def test_called_with_nothing_it_makes_an_instance_as_its_class_does() -> None:
     @torch_class(lambda ctx, grad: grad)
     def Same(ctx: Any, x: Any) -> Any:

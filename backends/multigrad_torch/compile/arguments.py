@@ -6,7 +6,7 @@ plain tuples, of which the first word says what follows:
     ("tensor", dtype, shape, requires_grad, device type)
     ("number",)                                     a float that Dynamo has as a symbol
     ("value", the value itself)                     all other numbers, made concrete
-    ("tuple" or "list", descriptions)               another word is a namedtuple's: refused
+    ("tuple", "list" or "Size", descriptions)       another word is a namedtuple's: refused
     ("dict", names in order, descriptions)
 
 A shape is the number of axes; the tuple of lengths only where `prepare` has asked for it, because
@@ -45,7 +45,8 @@ PLAIN = (
 
 
 def is_object(value: Any) -> bool:
-    return not (isinstance(value, PLAIN) or callable(value))
+    is_function = callable(value) and not isinstance(value, torch.nn.Module)
+    return not (isinstance(value, PLAIN) or is_function)
 
 
 def describe(
@@ -123,6 +124,8 @@ def restore(described: Any) -> Any:
             return dict(zip(names, map(restore, inner), strict=True))
         case ("tuple", inner):
             return tuple(map(restore, inner))
+        case ("Size", inner):
+            return torch.Size(map(restore, inner))
         case ("list", inner):
             return list(map(restore, inner))
         case _:

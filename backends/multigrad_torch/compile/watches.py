@@ -18,14 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.capture.user_code.paths import (
-    ATOMS,
-    BUFFERS,
-    CONTAINERS,
-    MISSING,
-    WRAPPED,
-    is_record,
-)
+from multigrad.capture.user_code.inspection import WRAPPED
+from multigrad.capture.user_code.paths import ATOMS, BUFFERS, CONTAINERS, MISSING, is_record
 from multigrad.capture.user_code.reads import LENGTH, Reads
 from multigrad.errors import TraceError
 from multigrad.functions.calls.capture_errors import NotCaptured

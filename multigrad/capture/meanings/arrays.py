@@ -16,6 +16,7 @@ from ..name_tables import Handler, handlers_by_name, handlers_by_signature, ops_
 from ..symbols import SymbolicShape, in_dtype
 from ..user_code.libraries import library_for
 from . import parts, places
+from .creation import is_dtype
 from .parts import cut
 from .places import Extremes
 
@@ -84,7 +85,12 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
     return xp.reshape(x, tuple(lengths))
 
 
-def view(x: Tensor, *shape: Any) -> Tensor:
+def view(x: Tensor, *shape: Any, dtype: Any = None) -> Tensor:
+    if dtype is not None or any(is_dtype(n) or type(n).__name__ == "dtype" for n in shape):
+        raise TypeError(
+            "it reads the bits of one dtype as another's, which no op does. A conversion is "
+            ".to(dtype) or .astype(dtype), the sign bit alone signbit(x)"
+        )
     return reshape(x, *shape) if shape else x  # without a shape it is NumPy's
 
 

@@ -89,6 +89,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
         lambda ctx, g, x: g * x.astype("complex64"),
         "casts to complex64.*float dtype.*real and the imaginary part",
     ),
+    "reads bits": (
+        lambda ctx, g, x: g * x.view(np.int32),
+        r"calls .view\(\).*reads the bits of one dtype as another's.*\.astype\(dtype\)",
+    ),
     "uses not bools": (lambda ctx, g, x: g * (x & g), "uses and wrongly: it needs bools"),
     "fails by itself": (lambda ctx, g, x: g * {}["w"], "raised KeyError while captured: 'w'"),
     "looks a dtype up": (
