@@ -307,8 +307,8 @@ ALIASES: dict[Any, Callable[..., Any]] = {
                 cumprod; cumsum; expand: broadcast_to; np_percentile: percentile; np_quantile:
                 quantile; np_reshape: reshape; ravel
             """,
-            np_dialect: "ptp; round_: round around; split; vdot",
-            parts: "expand_dims; fliplr; flipud",
+            np_dialect: "ptp; round_: round around; vdot",
+            parts: "expand_dims; fliplr; flipud; split",
             places: "argmax; argmin; argsort; count_nonzero",
             reductions: """
                 all; any; max: max amax; mean; min: min amin; nanmean; nansum; prod; std; sum; var
@@ -332,7 +332,8 @@ ALIASES: dict[Any, Callable[..., Any]] = {
                 digamma: lax.digamma special.digamma; entr: special.entr; isneginf; isposinf;
                 packbits; unpackbits
             """,
-            np_dialect: "heaviside; ndim; select; shape; size",
+            np_dialect: "heaviside; select; shape; size",
+            parts: "rank: ndim",
             __name__: """
                 absolute: abs absolute fabs lax.abs; clip; concatenate: concatenate concat; dot;
                 floor_divide; fmod; lax.clamp; lax.div; lax.full_like; lax.rem;

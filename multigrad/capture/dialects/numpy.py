@@ -29,27 +29,6 @@ NUMPY, LINALG = Library(np), Library(np.linalg)
 NO_VALUE = getattr(np, "_NoValue", None)
 
 
-def split(ary: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
-    return [*parts.split(ary, indices_or_sections, axis)]
-
-
-def array_split(ary: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
-    return [*parts.array_split(ary, indices_or_sections, axis)]
-
-
-def isclose(
-    a: Tensor, b: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
-) -> Tensor:
-    # Integers and bools in b count as floats, so that no limit wraps around.
-    return composites.isclose(a, xp.multiply(b, 1.0), rtol, atol, equal_nan)
-
-
-def meshgrid(*xi: Tensor, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> Any:
-    if sparse:
-        raise TypeError("meshgrid with sparse=True; reshape each")
-    return parts.meshgrid(*xi, indexing=indexing)
-
-
 def pad(
     array: Tensor, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0
 ) -> Tensor:
@@ -73,19 +52,7 @@ def vdot(a: Tensor, b: Tensor, /) -> Tensor:
     return xp.vecdot(xp.reshape(a, -1), xp.reshape(b, -1))
 
 
-def cross(
-    a: Tensor, b: Tensor, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
-) -> Tensor:
-    if (axisa, axisb, axisc) != (-1, -1, -1):
-        raise TypeError("cross along other axes in each; give axis=")
-    return matrices.cross(a, b, -1 if axis is None else axis)
-
-
-def cov(
-    m: Tensor, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None
-) -> Tensor:
-    if y is not None or not rowvar:
-        raise TypeError("cov with y or of columns; concatenate or transpose")
+def cov(m: Tensor, bias: bool, ddof: int | None) -> Tensor:
     return matrices.covariance(m, (0 if bias else 1) if ddof is None else ddof)
 
 
@@ -115,27 +82,17 @@ def modf(x: Tensor) -> tuple[Tensor, Tensor]:
     return xp.where(xp.isinf(x), 0.0, xp.subtract(x, integral)), integral
 
 
-def cumulative_sum(x: Tensor, /, *, axis: int = -1) -> Tensor:
-    return xp.cumsum(x, axis)
-
-
-def pinv(a: Tensor, rcond: Any = None, hermitian: bool = False, *, rtol: Any = NO_VALUE) -> Tensor:
+def pinv(a: Tensor, rcond: Any, rtol: Any = NO_VALUE) -> Tensor:
     # The default cutoff is 1e-15; `rtol=None` means one eps per row.
-    if hermitian:
-        raise TypeError("pinv with hermitian")
     cutoff = 1e-15 if rcond is None else rcond
-    return matrices.pinv(a, cutoff if rtol is NO_VALUE else rtol, 1.0)
+    return matrices.pinv(a, cutoff if rtol is NO_VALUE else rtol)
 
 
 def slogdet(a: Tensor) -> Any:
     return type(np.linalg.slogdet(np.eye(1)))(*xp.slogdet(a))
 
 
-def svd(
-    a: Tensor, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False
-) -> Any:
-    if hermitian:
-        raise TypeError("svd with hermitian")
+def svd(a: Tensor, full_matrices: bool, compute_uv: bool) -> Any:
     if not compute_uv:
         return matrices.svdvals(a)
     return _as(np.linalg.svd, matrices.svd(a, full_matrices))
@@ -167,14 +124,6 @@ def select(conditions: Any, choices: Any, default: Any = 0) -> Tensor:
     return result
 
 
-def nan_to_num(
-    x: Tensor, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
-) -> Tensor:
-    if not copy:
-        raise TypeError("nan_to_num with copy=False; take the result")
-    return composites.nan_to_num(x, nan, posinf, neginf)
-
-
 def is_scalar(x: Any) -> bool:
     return x.node.type.kind == "scalar" if isinstance(x, Value) else np.isscalar(x)
 
@@ -191,10 +140,6 @@ def size(x: Tensor, axis: Any = None) -> Any:
 
 def shape(x: Tensor) -> Any:
     return x.shape
-
-
-def ndim(x: Tensor) -> int:
-    return x.ndim
 
 
 def round_(x: Tensor, decimals: int = 0) -> Tensor:
@@ -261,13 +206,15 @@ NAMES = """
 FUNCTIONS: dict[Any, Handler] = {
     **NUMPY.called(
         {
-            arrays: "cumprod; cumsum; expand: broadcast_to",
+            arrays: "cumprod; cumsum: cumsum cumulative_sum; expand: broadcast_to",
+            composites: "isclose; nan_to_num",
             parts: """
-                broadcast_arrays(subok=); expand_dims; hstack; rot90; unstack; vstack
+                array_split; broadcast_arrays(subok=); expand_dims; hstack; meshgrid(copy=); rot90;
+                split; unstack; vstack
             """,
             places: "argsort(kind=, order=, stable=); count_nonzero; take_along_axis",
             matrices: """
-                diag; diagflat; diagonal; matrix_diagonal: linalg.diagonal; trace; multi_dot:
+                cross; diag; diagflat; diagonal; matrix_diagonal: linalg.diagonal; trace; multi_dot:
                 linalg.multi_dot; tensordot: tensordot linalg.tensordot
             """,
             reductions: """
@@ -275,6 +222,7 @@ FUNCTIONS: dict[Any, Handler] = {
                 nanmin; nanprod; nanstd(ddof=correction); nansum; nanvar(ddof=correction)
             """,
             trace: "copy_of: copy(order=) conjugate",
+            __name__: "cov",
             xp: """
                 concatenate: concatenate concat; full_like; median; ones_like; permute_dims:
                 permute_dims transpose; squeeze; stack; tile; vecdot: vecdot linalg.vecdot;
@@ -286,6 +234,7 @@ FUNCTIONS: dict[Any, Handler] = {
         {
             matrices: "svdvals; cholesky; cond; matrix_norm; norm; vector_norm",
             xp: "det; inv; solve",
+            __name__: "pinv; svd",
         }
     ),
     **named(NAMES, np),
@@ -295,13 +244,12 @@ FUNCTIONS: dict[Any, Handler] = {
         {
             composites: "packbits; unpackbits; isneginf; isposinf; logaddexp2",
             methods: "clip",
-            parts: "ediff1d; fliplr; flipud",
+            parts: "ediff1d; fliplr; flipud; rank: ndim",
             places: "np_take: take",
             matrices: "kron; cross: linalg.cross; inner; matvec; vecmat",
             __name__: """
-                array_split; average; cov; cross; cumulative_sum; divmod_: divmod;
-                heaviside; isclose; meshgrid; modf; nan_to_num; ndim; pad; ptp;
-                round_: round around; select; shape; size; split; vdot
+                average; divmod_: divmod; heaviside; modf; pad; ptp; round_: round around; select;
+                shape; size; vdot
             """,
             xp: """
                 matmul: linalg.matmul; matrix_transpose: matrix_transpose linalg.matrix_transpose;
@@ -309,7 +257,7 @@ FUNCTIONS: dict[Any, Handler] = {
             """,
         }
     ),
-    **LINALG.taking_the_same({__name__: "eigh; eigvalsh; pinv; qr; slogdet; svd"}),
+    **LINALG.taking_the_same({__name__: "eigh; eigvalsh; qr; slogdet"}),
 }
 
 METHODS: dict[str, Handler] = {

@@ -50,12 +50,6 @@ def inv(a: Tensor, assume_a: Any = None, lower: bool = False) -> Tensor:
     return xp.inv(a)
 
 
-def pinv(a: Tensor, atol: Any = None, rtol: Any = None, return_rank: bool = False) -> Tensor:
-    if atol is not None or return_rank:
-        raise TypeError("pinv takes neither atol nor return_rank; use rtol")
-    return matrices.pinv(a, rtol, 1.0)
-
-
 def lu_solve(lu_and_piv: tuple[Tensor, Tensor], b: Tensor, trans: int = 0) -> Tensor:
     packed, pivots = lu_and_piv
     return matrices.lu_solve_of(packed, pivots, b, matrices.is_transposed(trans))
@@ -72,16 +66,7 @@ def svd(a: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     return matrices.svd(a, full_matrices) if compute_uv else matrices.svdvals(a)
 
 
-def eigh(
-    a: Tensor,
-    b: Any = None,
-    lower: bool = True,
-    eigvals_only: bool = False,
-    subset_by_index: Any = None,
-    subset_by_value: Any = None,
-) -> Any:
-    if any(each is not None for each in (b, subset_by_index, subset_by_value)):
-        raise TypeError("eigh takes neither b nor a subset")
+def eigh(a: Tensor, lower: bool, eigvals_only: bool = False) -> Any:
     values, vectors = matrices.eigh(a, not lower)
     return values if eigvals_only else (values, vectors)
 
@@ -89,21 +74,21 @@ def eigh(
 eigvalsh = functools.partial(eigh, eigvals_only=True)
 
 
-def qr(a: Tensor, mode: str = "full", pivoting: bool = False) -> Any:
+def qr(a: Tensor, mode: str) -> Any:
     # In the mode "full" q is square and r keeps its rows of zeros: if there are more rows than
     # columns, that has no derivative.
-    if pivoting or mode not in ("full", "economic", "r"):
-        raise TypeError("qr takes no pivoting, and no mode but 'full', 'economic' and 'r'")
+    if mode not in ("full", "economic", "r"):
+        raise TypeError("qr takes no mode but 'full', 'economic' and 'r'")
     q, r = matrices.qr(a, mode != "economic")
     return (r,) if mode == "r" else (q, r)
 
 
 # The functions of scipy.linalg by the module that has their handlers.
 LINALG_NAMES: dict[Any, str] = {
-    matrices: "lu_factor; svdvals; scipy_solve: solve; norm",
+    matrices: "lu_factor; svdvals; scipy_solve: solve; norm; pinv",
     parts: "block_diag",
     __name__: """
-        cho_factor; cho_solve; cholesky; eigh; eigvalsh; inv; lu; lu_solve; pinv; qr;
+        cho_factor; cho_solve; cholesky; eigh; eigvalsh; inv; lu; lu_solve; qr;
         solve_triangular; svd
     """,
     xp: "det; expm",

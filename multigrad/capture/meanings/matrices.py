@@ -87,7 +87,7 @@ def scipy_solve(a: Tensor, b: Tensor, lower: bool, assume_a: Any, transposed: bo
     return xp.solve(turned(a, transposed), b)
 
 
-def pinv(x: Tensor, rtol: Any, epsilons: float) -> Tensor:
+def pinv(x: Tensor, rtol: Any, epsilons: float = 1.0) -> Tensor:
     """Return the pseudo-inverse; without a cutoff it is `epsilons` eps per row."""
     if rtol is None:
         return xp.pinv(x, 0.0, epsilons)
@@ -377,8 +377,9 @@ def multi_dot(arrays: Any) -> Tensor:
     return functools.reduce(xp.matmul, arrays)
 
 
-def cross(a: Tensor, b: Tensor, axis: int = -1) -> Tensor:
-    """Return the cross product of vectors of three elements along an axis."""
+def cross(a: Tensor, b: Tensor, axis: int | None = -1) -> Tensor:
+    """Return the cross product of vectors of three elements along an axis, by default the last."""
+    axis = -1 if axis is None else axis
     for x in (a, b):
         if length(x, axis) != 3:
             raise TypeError(f"cross along an axis of length {length(x, axis)}; 3 is known")

@@ -260,20 +260,20 @@ def pieces_of(x: Tensor, step: Any, axis: int) -> tuple[Tensor, ...]:
     return pieces(x, [min(step, total - start) for start in starts], axis)
 
 
-def array_split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
+def array_split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
     """Return nearly equal parts, the longer ones first, or those between indices, as in slices."""
     if isinstance(indices_or_sections, Sequence | np.ndarray):
         starts: list[Any] = [0, *map(operator.index, indices_or_sections)]
         bounds = zip(starts, [*starts[1:], None], strict=True)
-        return tuple(at(x, axis, slice(start, stop)) for start, stop in bounds)
+        return [at(x, axis, slice(start, stop)) for start, stop in bounds]
     count = operator.index(indices_or_sections)
     if count <= 0:
         raise TypeError(f"{count} parts")
     size, longer_count = divmod(length(x, axis), count)
-    return pieces(x, [size + (i < longer_count) for i in range(count)], axis)
+    return [*pieces(x, [size + (i < longer_count) for i in range(count)], axis)]
 
 
-def split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
+def split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
     if not isinstance(indices_or_sections, Sequence | np.ndarray):
         total, count = length(x, axis), operator.index(indices_or_sections)
         if count <= 0 or total % count:

@@ -364,10 +364,10 @@ NAMED: dict[Any, Handler] = {
                 np_quantile: quantile; np_reshape: reshape
             """,
             matrices: "diag; diagonal; kron; trace; cholesky; cholesky_inverse; norm",
-            numpy_dialect: "round_: round; split",
+            numpy_dialect: "round_: round",
             places: "topk: top_k; argsort; take_along_axis",
             layers: "batch_norm: batch_normalization(offset=shift)",
-            parts: "expand_dims",
+            parts: "expand_dims; split",
             reductions: """
                 all; any; max: max amax; mean; min: min amin; nanmax; nanmean; nanmin; nanprod;
                 nanstd; nansum; nanvar; prod; std; sum; var

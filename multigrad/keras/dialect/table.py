@@ -36,7 +36,7 @@ from multigrad.capture.dialect import (
 )
 from multigrad.capture.dialects import numpy
 from multigrad.capture.foreign_calls import Interception, symbols_in
-from multigrad.capture.meanings import control_flow, creation
+from multigrad.capture.meanings import control_flow, creation, parts
 from multigrad.capture.symbols import SymbolicShape
 from multigrad.capture.user_code.libraries import is_library_file
 from multigrad.graph.ir.types import FLOATS, FLOATS_OF_16_BITS, INT32, WHOLE, T, is_float
@@ -151,9 +151,10 @@ def typed_by_keras(function: Handler) -> Handler:
 
 TENSORS: dict[str, Handler] = {
     "array": convert_to_tensor,
-    **{f.__name__: f for f in (convert_to_tensor, is_tensor, numpy.ndim, numpy.shape)},
+    **{f.__name__: f for f in (convert_to_tensor, is_tensor, numpy.shape)},
     **{f.__name__: f for f in (xp.cast, xp.ones_like, xp.size, xp.zeros_like)},
     "dtype": dtype_of,
+    "ndim": parts.rank,
     "empty_like": xp.zeros_like,
     "full_like": arrays.full_like,
 }
