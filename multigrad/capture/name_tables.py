@@ -48,9 +48,10 @@ SYNONYMS = {
 # Parameters without a meaning in a graph of real numbers: labels, checks, devices, algorithms. They
 # are dropped.
 LABELS = """
-    accuracy algorithm check_finite compute_mode conjugate conjugate_a debug device driver
-    implementation is_stable lapack_driver layout lwork memory_format name non_blocking overwrite_a
-    overwrite_b pin_memory precision promote_integers requires_grad turbo use_magma validate_args
+    accuracy algorithm check_errors check_finite compute_mode conjugate conjugate_a debug device
+    driver implementation is_stable lapack_driver layout lwork memory_format name non_blocking
+    overwrite_a overwrite_b pin_memory precision promote_integers requires_grad turbo use_magma
+    validate_args
 """
 LABELLING = frozenset(LABELS.split())
 UNSET = inspect.Parameter.empty

@@ -44,12 +44,14 @@ class Shape(SymbolicShape):
         return tf.constant(self._known(), dtype or tf.int32)
 
 
-def size(input: Any, out_type: Any) -> Any:
+def size(input: Any) -> Any:
     return len(input) if isinstance(input, SymbolicShape) else xp.size(input)
 
 
 # Parameters that are attributes of an op, which TensorFlow takes as tensors or arrays too.
-STATIC = "axes axis multiples perm repeats shape shift"
+STATIC = """
+    axes axis batch_dims depth k multiples num_lower num_segments num_upper perm repeats shape shift
+"""
 
 
 def static(value: Any) -> Any:
@@ -89,7 +91,7 @@ def slice_of(input_: Tensor, begin: Any, size: Any) -> Tensor:
 
 def band_part(input: Tensor, num_lower: Any, num_upper: Any) -> Tensor:
     """Return a band around the diagonal; a negative width keeps that side whole."""
-    lower, upper = index(static(num_lower)), index(static(num_upper))
+    lower, upper = index(num_lower), index(num_upper)
     band = input if lower < 0 else xp.triu(input, -lower)
     return band if upper < 0 else xp.tril(band, upper)
 
@@ -151,7 +153,7 @@ def linspace(start: Any, stop: Any, num: Any, axis: int) -> Any:
     return tf.linspace(start, stop, creation.length(num), axis=axis)
 
 
-def normal(shape: Any, mean: Any, stddev: Any, dtype: Any, seed: Any) -> Tensor:
+def normal(shape: Any, mean: Any, stddev: Any, seed: Any) -> Tensor:
     draw = xp.randn_like(drawn_like(shape, seed))
     return draw if (mean, stddev) == (0.0, 1.0) else mean + stddev * draw
 
@@ -184,8 +186,7 @@ def count_nonzero(input: Tensor, axis: Any, keepdims: Any, dtype: Any) -> Tensor
     return cast(places.count_nonzero(input, axis, keepdims), dtype)
 
 
-def moments(x: Tensor, axes: Any, shift: Any, keepdims: bool) -> tuple[Tensor, Tensor]:
-    # `shift` is ignored, as in TensorFlow 2
+def moments(x: Tensor, axes: Any, keepdims: bool) -> tuple[Tensor, Tensor]:
     return xp.mean(x, axes, keepdims), xp.var(x, axes, 0, keepdims)
 
 
@@ -264,10 +265,7 @@ def matmul(
     transpose_b: bool,
     adjoint_a: bool,
     adjoint_b: bool,
-    a_is_sparse: bool,
-    b_is_sparse: bool,
     output_type: Any,
-    *ignored: Any,
 ) -> Tensor:
     left = flipped(a) if transpose_a or adjoint_a else a
     right = flipped(b) if transpose_b or adjoint_b else b
@@ -283,24 +281,20 @@ def flipped(x: Any) -> Any:
 
 
 def argmax(input: Tensor, axis: Any, output_type: Any) -> Tensor:
-    return cast(places.argmax(input, index(static(axis or 0))), output_type)
+    return cast(places.argmax(input, index(axis or 0)), output_type)
 
 
 def argmin(input: Tensor, axis: Any, output_type: Any) -> Tensor:
-    return cast(places.argmin(input, index(static(axis or 0))), output_type)
+    return cast(places.argmin(input, index(axis or 0)), output_type)
 
 
-def argsort(values: Tensor, axis: Any, direction: str, stable: bool) -> Tensor:
-    return places.argsort(values, index(static(axis)), direction == "DESCENDING")
+def argsort(values: Tensor, axis: Any, direction: str) -> Tensor:
+    return places.argsort(values, index(axis), direction == "DESCENDING")
 
 
-def top_k(input: Tensor, k: Any, sorted: bool, index_type: Any) -> places.Extremes:
-    return places.topk(input, index(static(k)))
-
-
-def gather(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_dims: Any) -> Tensor:
-    batch = index(static(batch_dims))
-    place = batch if axis is None else index(static(axis))
+def gather(params: Any, indices: Any, axis: Any, batch_dims: Any) -> Tensor:
+    batch = index(batch_dims)
+    place = batch if axis is None else index(axis)
     if batch == 0:
         if not isinstance(indices, Value):
             indices = np.asarray(indices if hasattr(indices, "shape") else static(indices))
@@ -319,9 +313,7 @@ def gather(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_di
     return xp.squeeze(elements, batch) if is_single else elements
 
 
-def gather_nd(params: Tensor, indices: Any, batch_dims: Any, bad_indices_policy: str) -> Tensor:
-    if index(static(batch_dims)):
-        raise TypeError("gather_nd with batch_dims")
+def gather_nd(params: Tensor, indices: Any, bad_indices_policy: str) -> Tensor:
     params = places.as_tensor(params, indices)
     outside = "inside" if bad_indices_policy == "IGNORE" else "refused"
     return parts.taken(params, places.columns(params, indices), outside, from_end=False)
@@ -330,14 +322,14 @@ def gather_nd(params: Tensor, indices: Any, batch_dims: Any, bad_indices_policy:
 def one_hot(
     indices: Tensor, depth: Any, on_value: Any, off_value: Any, axis: Any, dtype: Any
 ) -> Tensor:
-    hot = xp.one_hot(indices, index(static(depth)), -1 if axis is None else index(static(axis)))
+    hot = xp.one_hot(indices, index(depth), -1 if axis is None else index(axis))
     if on_value is None and off_value is None:
         return cast(hot, T if dtype is None else dtype)
     return xp.where(hot, 1 if on_value is None else on_value, 0 if off_value is None else off_value)
 
 
 def scatter_nd(indices: Any, updates: Tensor, shape: Any) -> Tensor:
-    lengths = tuple(index(n) for n in static(shape))
+    lengths = tuple(map(index, shape))
     updates = places.as_tensor(updates, indices)
     base = xp.broadcast_to(xp.sum(xp.zeros_like(updates)), lengths)
     return scatter_nd_add(base, indices, updates)
@@ -356,10 +348,6 @@ def written(write: Handler, tensor: Tensor, indices: Any, updates: Any) -> Tenso
     return write(x, places.columns(x, indices), updates, "refused", from_end=False)
 
 
-def segment_sum(data: Tensor, segment_ids: Any, num_segments: Any) -> Tensor:
-    return places.segment_sum(data, segment_ids, index(static(num_segments)))
-
-
 def sparse_cross_entropy(labels: Any, logits: Tensor) -> Tensor:
     logs = xp.log_softmax(places.as_tensor(logits, labels), -1)
     positions = places.as_places(logs, labels)
@@ -372,9 +360,8 @@ def sparse_cross_entropy(labels: Any, logits: Tensor) -> Tensor:
 TAKES_SHAPES = (
     arrays.expand, arrays.reshape, fill, normal, ones, reduce_prod, size, uniform, zeros,
 )  # fmt: skip
-NAMED = TENSORFLOW.called(
+ALIASES: dict[Any, Handler] = TENSORFLOW.called(
     {
-        __name__: "Shape: shape(out_type=)",
         xp: """
             matrix_transpose: linalg.matrix_transpose linalg.adjoint; flip: reverse; roll; tile;
             repeat; concatenate: concat; expand_dims; all: reduce_all; any: reduce_any; logsumexp:
@@ -382,21 +369,21 @@ NAMED = TENSORFLOW.called(
             norm: math.reduce_euclidean_norm; std: math.reduce_std; var: math.reduce_variance;
             permute_dims: transpose(perm=axes); einsum(kwargs=)
         """,
-        parts: "rank",
-    }
-)
-ALIASES: dict[Any, Handler] = TENSORFLOW.taking_the_same(
-    {
         arrays: "expand: broadcast_to; reshape",
+        parts: "rank",
+        places: """
+            segment_sum: math.unsorted_segment_sum; topk: math.top_k(sorted=, index_type=)
+        """,
         __name__: """
-            size; squeeze; stack; slice_of: slice;
+            Shape: shape(out_type=); size(out_type=); squeeze; stack; slice_of: slice;
             linalg.band_part; nn.bias_add; zeros; ones; fill; range_of: range; eye; linspace;
-            random.normal; random.uniform; reduce_prod; math.count_nonzero; nn.moments; nn.l2_loss;
-            norm; clip_by_norm; nn.softmax; nn.log_softmax; softmax_cross_entropy:
-            nn.softmax_cross_entropy_with_logits; cumsum; math.cumprod; math.cumulative_logsumexp;
-            sort; matmul; argmax; argmin; argsort; gather; gather_nd; math.top_k; one_hot;
+            random.normal(dtype=); random.uniform; reduce_prod; math.count_nonzero;
+            nn.moments(shift=); nn.l2_loss; norm; clip_by_norm; nn.softmax; nn.log_softmax;
+            softmax_cross_entropy: nn.softmax_cross_entropy_with_logits; cumsum; math.cumprod;
+            math.cumulative_logsumexp; sort; matmul(a_is_sparse=, b_is_sparse=, grad_a=, grad_b=);
+            argmax; argmin; argsort(stable=); gather(validate_indices=); gather_nd; one_hot;
             scatter_nd; scatter_nd_add: tensor_scatter_nd_add; scatter_nd_update:
-            tensor_scatter_nd_update; segment_sum: math.unsorted_segment_sum;
+            tensor_scatter_nd_update;
             sparse_cross_entropy: nn.sparse_softmax_cross_entropy_with_logits
         """,
     }

@@ -30,7 +30,7 @@ Tensor = Any
 Handler = Callable[..., Any]
 
 
-def identity(x: Tensor, *ignored: Any) -> Tensor:
+def identity(x: Tensor) -> Tensor:
     return xp.stack(x, 0) if isinstance(x, list | tuple) else x
 
 
@@ -48,7 +48,7 @@ def cast_to(x: Any, dtype: Any) -> Any:
     return cast(x, dtype)
 
 
-def convert(value: Any, dtype: Any, *ignored: Any) -> Any:
+def convert(value: Any, dtype: Any) -> Any:
     if isinstance(value, list | tuple) and any(isinstance(item, Value) for item in value):
         value = xp.stack(value, 0)
     # a number stays weak even if a dtype is named
@@ -63,7 +63,7 @@ def constant(value: Any, dtype: Any, shape: Any) -> Any:
     raise NeedsConcrete("dtype")
 
 
-def add_n(inputs: Sequence[Tensor], *ignored: Any) -> Tensor:
+def add_n(inputs: Sequence[Tensor]) -> Tensor:
     return reduce(xp.add, inputs)
 
 
@@ -168,9 +168,7 @@ def silu(features: Tensor, beta: Any) -> Tensor:
     return xp.multiply(features, xp.sigmoid(xp.multiply(beta, features)))
 
 
-def dropout(x: Tensor, rate: Any, noise_shape: Any, seed: Any) -> Tensor:
-    if noise_shape is not None or seed is not None:
-        raise TypeError("dropout with noise_shape or seed; draws follow xg.use(..., key=...)")
+def dropout(x: Tensor, rate: Any) -> Tensor:
     scale = 1.0 / (1.0 - as_number(rate))
     return xp.where(xp.rand_like(x) >= rate, x * scale, 0.0)
 
@@ -178,14 +176,7 @@ def dropout(x: Tensor, rate: Any, noise_shape: Any, seed: Any) -> Tensor:
 # --- fake quantization: rounding to integers of a few bits between two limits ---------------------
 # Both limits are nudged so that zero is an exact value. The gradient passes between them; a limit
 # gets that from beyond it. Neither depends on the nudging.
-def by_vars(
-    inputs: Tensor,
-    min: Any,
-    max: Any,
-    num_bits: int = 8,
-    narrow_range: bool = False,
-    name: Any = None,
-) -> Tensor:
+def by_vars(inputs: Tensor, min: Any, max: Any, num_bits: int, narrow_range: bool) -> Tensor:
     ends = _as_tensor(inputs, min), _as_tensor(inputs, max)
     low, high, scale, inverse = map(xp.stop_gradient, _nudge(*ends, num_bits, narrow_range))
     x = xp.stop_gradient(inputs)
@@ -208,13 +199,7 @@ def by_vars(
 
 
 def gradients_by(
-    gradients: Tensor,
-    inputs: Tensor,
-    min: Any = -6.0,
-    max: Any = 6.0,
-    num_bits: int = 8,
-    narrow_range: bool = False,
-    name: Any = None,
+    gradients: Tensor, inputs: Tensor, min: Any, max: Any, num_bits: int, narrow_range: bool
 ) -> list[Tensor]:
     """Return the gradients of the inputs and both limits, without derivatives, as in TensorFlow."""
     x, low, high = (xp.stop_gradient(_as_tensor(inputs, each)) for each in (inputs, min, max))
@@ -223,8 +208,10 @@ def gradients_by(
     return accumulate_all(x.trace, seeds, [each.node for each in (x, low, high)])
 
 
-def gradient_by_args(*args: Any, **options: Any) -> Tensor:
-    return gradients_by(*args, **options)[0]
+def gradient_by_args(
+    gradients: Tensor, inputs: Tensor, min: Any, max: Any, num_bits: int, narrow_range: bool
+) -> Tensor:
+    return gradients_by(gradients, inputs, min, max, num_bits, narrow_range)[0]
 
 
 def _as_tensor(inputs: Tensor, end: Any) -> Any:
@@ -253,33 +240,33 @@ def _nudge(low: Any, high: Any, num_bits: int, narrow_range: bool) -> tuple[Any,
     return (first - zero) * scale, (last - zero) * scale, scale, inverse
 
 
-NAMED = TENSORFLOW.called(
-    {xp: "zeros_like: zeros_like math.imag; ones_like; gelu: nn.gelu; elu: nn.elu raw_ops.Elu"}
+ALIASES: dict[Any, Handler] = TENSORFLOW.called(
+    {
+        composites: """
+            digamma: math.digamma raw_ops.Digamma;
+            divide_no_nan: math.divide_no_nan raw_ops.DivNoNan
+        """,
+        __name__: """
+            add_n; cast_to: cast; clip_by_value; constant; convert: convert_to_tensor(dtype_hint=);
+            identity: math.conj identity math.real raw_ops.Identity; floordiv: math.floordiv
+            raw_ops.FloorDiv; multiply_no_nan: math.multiply_no_nan raw_ops.MulNoNan;
+            math.polygamma; math.polyval; truncatediv; where: where raw_ops.SelectV2;
+            xdivy: math.xdivy raw_ops.Xdivy;
+            xlog1py: math.xlog1py raw_ops.Xlog1py; maximum: maximum raw_ops.Maximum;
+            minimum: minimum raw_ops.Minimum; selu: nn.selu raw_ops.Selu;
+            nn.dropout; leaky_relu: nn.leaky_relu raw_ops.LeakyRelu; nn.silu;
+            by_vars: quantization.fake_quant_with_min_max_args
+            quantization.fake_quant_with_min_max_vars
+            quantization.fake_quant_with_min_max_vars_per_channel;
+            gradient_by_args: quantization.fake_quant_with_min_max_args_gradient;
+            gradients_by: quantization.fake_quant_with_min_max_vars_gradient
+            quantization.fake_quant_with_min_max_vars_per_channel_gradient
+        """,
+        layers: "squared_error: math.squared_difference raw_ops.SquaredDifference",
+        symbols: "is_tensor",
+        xp: """
+            zeros_like: zeros_like math.imag; ones_like; gelu: nn.gelu; elu: nn.elu
+            raw_ops.Elu
+        """,
+    }
 )
-ALIASES: dict[Any, Handler] = {
-    **TENSORFLOW.taking_the_same(
-        {
-            composites: """
-                digamma: math.digamma raw_ops.Digamma;
-                divide_no_nan: math.divide_no_nan raw_ops.DivNoNan
-            """,
-            __name__: """
-                add_n; cast_to: cast; clip_by_value; constant; convert: convert_to_tensor; identity:
-                math.conj identity math.real raw_ops.Identity; floordiv: math.floordiv
-                raw_ops.FloorDiv; multiply_no_nan: math.multiply_no_nan raw_ops.MulNoNan;
-                math.polygamma; math.polyval; truncatediv; where: where raw_ops.SelectV2; xdivy:
-                math.xdivy raw_ops.Xdivy; xlog1py: math.xlog1py raw_ops.Xlog1py; maximum: maximum
-                raw_ops.Maximum; minimum: minimum raw_ops.Minimum; selu: nn.selu raw_ops.Selu;
-                nn.dropout; leaky_relu: nn.leaky_relu raw_ops.LeakyRelu; nn.silu
-            """,
-            layers: "squared_error: math.squared_difference raw_ops.SquaredDifference",
-            symbols: "is_tensor",
-        }
-    ),
-    tf.quantization.fake_quant_with_min_max_args: by_vars,
-    tf.quantization.fake_quant_with_min_max_vars: by_vars,
-    tf.quantization.fake_quant_with_min_max_vars_per_channel: by_vars,
-    tf.quantization.fake_quant_with_min_max_args_gradient: gradient_by_args,
-    tf.quantization.fake_quant_with_min_max_vars_gradient: gradients_by,
-    tf.quantization.fake_quant_with_min_max_vars_per_channel_gradient: gradients_by,
-}

@@ -53,7 +53,7 @@ def single_diagonal(k: Any) -> int:
     return index(diagonal)
 
 
-def diag_part(input: Tensor, k: Any, padding_value: Any, align: Any) -> Tensor:
+def diag_part(input: Tensor, k: Any) -> Tensor:
     return matrices.matrix_diagonal(input, single_diagonal(k))
 
 
@@ -81,9 +81,9 @@ def tensor_diag_part(input: Tensor) -> Tensor:
     return xp.reshape(matrices.diagonal(xp.reshape(input, (n, n))), lengths)
 
 
-ALIASES: dict[Any, Handler] = TENSORFLOW.taking_the_same({__name__: "linalg.diag_part"})
-NAMED = TENSORFLOW.called(
+ALIASES: dict[Any, Handler] = TENSORFLOW.called(
     {
+        __name__: "linalg.diag_part(padding_value=, align=)",
         matrices: "tensordot; cross: linalg.cross",
         xp: """
             cholesky: linalg.cholesky; det: linalg.det; expm: linalg.expm;

@@ -58,11 +58,8 @@ def while_loop(
     cond: Handler,
     body: Handler,
     loop_vars: Any,
-    shape_invariants: Any = None,
-    parallel_iterations: Any = None,
-    back_prop: bool = True,
-    swap_memory: bool = False,
-    maximum_iterations: Any = None,
+    back_prop: bool,
+    maximum_iterations: Any,
     same_structure: bool = True,
 ) -> Any:
     """Return the results of a loop, unrolled, or recorded if values end it."""
@@ -217,9 +214,9 @@ class ReplicaContext:
         raise self._trace.error(f"asks the replica context for {name}, which has no op. {ADVICE}")
 
 
-def accept(function: Handler, handler: Handler, takes_shapes: bool) -> Handler:
+def accept(function: Handler, handler: Handler) -> Handler:
     """Return a handler that gets shapes as numbers, unless it accepts open shapes."""
-    if takes_shapes:
+    if getattr(handler, "meaning", None) in arrays.TAKES_SHAPES:
         return handler
 
     @functools.wraps(handler)
@@ -246,45 +243,36 @@ def undecorated(func: Handler | None = None, *args: Any, **options: Any) -> Any:
     return undecorated if func is None else func
 
 
-HANDLERS: dict[Any, Handler] = {
+IN_ORDER: dict[Any, Handler] = {
     **named(ops.NAMES, tf, raw=tf.raw_ops),
-    **elementwise.ALIASES,
-    **arrays.ALIASES,
     **operations.ALIASES,
-    **linalg.ALIASES,
     **{getattr(tf.signal, kind): row for kind, row in complexes.TRANSFORMS_2D.items()},
-    **TENSORFLOW.taking_the_same(
-        {__name__: "while_loop; cond; switch_case; old_cond: compat.v1.cond"}
-    ),
     tf.as_dtype: identity,
     tf.complex: complexes.Complex,
-    tf.gradients: gradients.gradients,
 }
-# Dtypes named by options are those that the results have here anyway; the loop of `tf.compat.v1`
-# returns a single variable unpacked.
-NAMED: dict[Any, Handler] = {
-    **arrays.NAMED,
-    **elementwise.NAMED,
-    **linalg.NAMED,
+# Options that change no result.
+OF_LOOPS = "parallel_iterations=, shape_invariants=, swap_memory="
+HANDLERS: dict[Any, Handler] = {
+    **{function: TENSORFLOW.bound(function, each) for function, each in IN_ORDER.items()},
+    **elementwise.ALIASES,
+    **arrays.ALIASES,
+    **linalg.ALIASES,
     **TENSORFLOW.called(
         {
-            __name__: """
-                while_loop: compat.v1.while_loop(return_same_structure=same_structure); scan;
-                fold: foldl; foldr
+            # The loop of `tf.compat.v1` returns a single variable unpacked.
+            __name__: f"""
+                while_loop: while_loop({OF_LOOPS})
+                compat.v1.while_loop({OF_LOOPS}, return_same_structure=same_structure);
+                cond; switch_case; old_cond: compat.v1.cond; scan; fold: foldl; foldr
             """,
             control_flow: "map_rows: map_fn(dtype=, fn_output_signature=)",
+            gradients: "gradients",
         }
     ),
 }
 # The private module's functions: TensorFlow Probability uses more than tf.nest has.
 STRUCTURES = [each for each in vars(nest).values() if isinstance(each, FunctionType)]
-ALIASES: dict[Any, Handler] = {
-    **{
-        function: accept(function, TENSORFLOW.bound(function, each), each in arrays.TAKES_SHAPES)
-        for function, each in HANDLERS.items()
-    },
-    **{function: accept(function, each, False) for function, each in NAMED.items()},
-}
+ALIASES = {function: accept(function, handler) for function, handler in HANDLERS.items()}
 
 BRANCHES = "which branches on a tensor. Use tf.where(condition, x, y)"
 LOOPS = "which runs a function in a loop of TensorFlow's. Write it with functions of whole tensors"

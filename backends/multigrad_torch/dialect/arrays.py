@@ -45,10 +45,6 @@ def log_softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any
     return arrays.log_softmax(input, dim, dtype)
 
 
-def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
-    return xp.concatenate(tensors, dim if axis is None else axis)
-
-
 def einsum(equation: str, *operands: Any) -> Tensor:
     return xp.einsum(equation, *_given(operands))
 
@@ -82,14 +78,6 @@ def addbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> Tensor:
     return matrices.added(input, xp.sum(xp.matmul(batch1, batch2), 0), beta, alpha)
-
-
-def cov(
-    input: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None
-) -> Tensor:
-    if fweights is not None or aweights is not None:
-        raise TypeError("cov with weights")
-    return matrices.covariance(input, correction)
 
 
 # --- views ----------------------------------------------------------------------------------------
@@ -179,11 +167,8 @@ def searchsorted(
     out_int32: bool = False,
     right: bool = False,
     side: str | None = None,
-    sorter: Any = None,
 ) -> Tensor:
     """Return each element's position by bisection, as torch does even in unsorted sequences."""
-    if sorter is not None:
-        raise TypeError("searchsorted with a sorter")
     if isinstance(input, bool | int | float):
         raise TypeError("searchsorted of a number")
     symbol = sorted_sequence if isinstance(sorted_sequence, Value) else input
@@ -282,18 +267,12 @@ def succeeded(x: Tensor, result: Tensor) -> Tensor:
 
 
 # --- factors --------------------------------------------------------------------------------------
-def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> Any:
+def cholesky_ex(A: Tensor, *, upper: bool = False) -> Any:
     factor = matrices.cholesky(A, upper)
     return torch.return_types.linalg_cholesky_ex((factor, succeeded(A, factor)))
 
 
-def check_pivot(pivot: bool) -> None:
-    if not pivot:
-        raise TypeError("LU factors without pivots")
-
-
-def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
-    check_pivot(pivot)
+def lu_factor_ex(A: Tensor) -> Any:
     factors, pivots = matrices.lu_factor(A, 1)
     # A zero pivot makes the reciprocal infinite.
     diagonal = matrices.matrix_diagonal(factors)
@@ -302,8 +281,7 @@ def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -
     )
 
 
-def lu(A: Tensor, *, pivot: bool = True) -> Any:
-    check_pivot(pivot)
+def lu(A: Tensor) -> Any:
     return torch.return_types.linalg_lu(matrices.lu(A))
 
 
@@ -316,17 +294,13 @@ def linalg_lu_solve(
     return matrices.turned(matrices.lu_solve(LU, permutation, matrices.turned(B), not adjoint))
 
 
-def lu_unpack(
-    LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
-) -> Any:
-    if not (unpack_data and unpack_pivots):
-        raise TypeError("lu_unpack of a part")
+def lu_unpack(LU_data: Tensor, LU_pivots: Tensor) -> Any:
     permutation = transposes.lu_permutation(LU_pivots - 1, LU_data)
     matrix = xp.cast(matrices.permutation_matrix(permutation), T)
     return torch.return_types.lu_unpack((matrix, *matrices.unpacked(LU_data)))
 
 
-def linalg_svd(A: Tensor, full_matrices: bool = True, *, driver: Any = None) -> Any:
+def linalg_svd(A: Tensor, full_matrices: bool = True) -> Any:
     return torch.return_types.linalg_svd(matrices.svd(A, full_matrices))
 
 
@@ -351,7 +325,7 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     return matrices.solve_at_right(A, B)
 
 
-def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
+def solve_ex(A: Tensor, B: Tensor, *, left: bool = True) -> Any:
     result = solve(A, B, left=left)
     return torch.return_types.linalg_solve_ex((result, succeeded(A, result)))
 
@@ -363,17 +337,13 @@ def solve_triangular(
 
 
 # --- inverses and determinants --------------------------------------------------------------------
-def inv_ex(A: Tensor, *, check_errors: bool = False) -> Any:
+def inv_ex(A: Tensor) -> Any:
     inverse = xp.inv(A)
     return torch.return_types.linalg_inv_ex((inverse, succeeded(A, inverse)))
 
 
-def pinv(
-    A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None
-) -> Tensor:
-    if hermitian or atol is not None:
-        raise TypeError("pinv with hermitian or atol; use rtol")
-    return matrices.pinv(A, rcond if rtol is None else rtol, 1.0)
+def pinv(A: Tensor, rcond: Any = None, *, rtol: Any = None) -> Tensor:
+    return matrices.pinv(A, rcond if rtol is None else rtol)
 
 
 def linalg_slogdet(A: Tensor) -> Any:
@@ -384,7 +354,8 @@ def linalg_slogdet(A: Tensor) -> Any:
 NAMED: dict[Any, str] = {
     __name__: "transpose: swapaxes(axis0=dim0, axis1=dim1); pinv: pinverse",
     matrices: """
-        cholesky; cholesky_inverse; cholesky_solve; diag(diagonal=k); correlation: corrcoef
+        cholesky; cholesky_inverse; cholesky_solve; diag(diagonal=k); correlation: corrcoef;
+        covariance: cov
     """,
     composites: "allclose; isclose; logaddexp2",
     np_dialect: "round_: round",
@@ -393,7 +364,7 @@ NAMED: dict[Any, str] = {
 }
 SHARED: dict[Any, str] = {
     __name__: """
-        addbmm; addmm; chunk; cov; cummax; cummin; diagonal; equal; median; movedim: moveaxis
+        addbmm; addmm; chunk; cummax; cummin; diagonal; equal; median; movedim: moveaxis
         movedim; scatter_reduce; transpose: swapdims
     """
 }
@@ -422,7 +393,12 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     **TORCH.called(NAMED),
     **TORCH.called(
         {
-            __name__: "searchsorted: bucketize(boundaries=sorted_sequence)",
+            __name__: """
+                searchsorted: searchsorted bucketize(boundaries=sorted_sequence); lu_unpack;
+                cholesky_ex: linalg.cholesky_ex; inv_ex: linalg.inv_ex; solve_ex: linalg.solve_ex;
+                pinv: linalg.pinv; lu: linalg.lu; lu_factor_ex: linalg.lu_factor_ex;
+                linalg_svd: linalg.svd
+            """,
             arrays: "reshape; expand: broadcast_to",
             parts: "hstack; vstack",
             places: "sort",
@@ -431,8 +407,9 @@ ALIASES: dict[Any, Callable[..., Any]] = {
                 norm: linalg.norm; vector_norm: linalg.vector_norm
             """,
             xp: """
-                glu: F.glu; stack; permute_dims: permute; flip; tile; logcumsumexp;
-                vecdot: linalg.vecdot; det: linalg.det; expm: linalg.matrix_exp; inv: linalg.inv
+                glu: F.glu; stack; concatenate: cat concat concatenate; permute_dims: permute; flip;
+                tile; logcumsumexp; vecdot: linalg.vecdot; det: linalg.det; expm: linalg.matrix_exp;
+                inv: linalg.inv
             """,
         }
     ),
@@ -449,13 +426,10 @@ ALIASES: dict[Any, Callable[..., Any]] = {
                 index_copy; index_fill; index_select; scatter; scatter_add; take_along_dim
             """,
             __name__: """
-                broadcast_tensors; cat: cat concat concatenate; einsum; functional.split;
-                log_softmax: log_softmax F.log_softmax;
-                searchsorted; softmax: softmax F.softmax; transpose; lu_unpack;
-                cholesky_ex: linalg.cholesky_ex; solve: linalg.solve; solve_ex: linalg.solve_ex;
-                solve_triangular: linalg.solve_triangular; inv_ex: linalg.inv_ex; pinv: linalg.pinv;
-                linalg_slogdet: linalg.slogdet; lu_factor_ex: linalg.lu_factor_ex; lu: linalg.lu;
-                linalg_lu_solve: linalg.lu_solve; linalg_svd: linalg.svd; eigh: linalg.eigh;
+                broadcast_tensors; einsum; functional.split;
+                log_softmax: log_softmax F.log_softmax; softmax: softmax F.softmax; transpose;
+                solve: linalg.solve; solve_triangular: linalg.solve_triangular;
+                linalg_slogdet: linalg.slogdet; linalg_lu_solve: linalg.lu_solve; eigh: linalg.eigh;
                 linalg_qr: linalg.qr
             """,
         }

@@ -55,16 +55,8 @@ def rms_norm(
     return layers.rms_norm(input, last_axes(normalized_shape, input), weight, epsilon)
 
 
-def rrelu(
-    input: Tensor,
-    lower: float = 1.0 / 8,
-    upper: float = 1.0 / 3,
-    training: bool = False,
-    inplace: bool = False,
-) -> Tensor:
+def rrelu(input: Tensor, lower: float, upper: float) -> Tensor:
     """Record rrelu outside training, where the slope is the middle one."""
-    if training:
-        raise TypeError("it draws random slopes; multiply with a draw of xp.rand_like")
     return xp.leaky_relu(input, (lower + upper) / 2)
 
 
@@ -186,14 +178,15 @@ ALIASES: dict[Any, Any] = {
                 linear: F.linear; bilinear: F.bilinear; group_norm: group_norm(weight=scale,
                 bias=shift) F.group_norm(weight=scale, bias=shift); distances: cdist;
                 own_distances: pdist F.pdist; F.grid_sample(padding_mode=padding)
-            """
+            """,
+            __name__: "rrelu: F.rrelu rrelu",
         }
     ),
     **TORCH.taking_the_same(
         {
             __name__: """
-                layer_norm: F.layer_norm layer_norm; rms_norm: F.rms_norm rms_norm; rrelu: F.rrelu
-                rrelu; interpolate: F.interpolate F.upsample F.upsample_nearest;
+                layer_norm: F.layer_norm layer_norm; rms_norm: F.rms_norm rms_norm;
+                interpolate: F.interpolate F.upsample F.upsample_nearest;
                 F.upsample_bilinear
             """,
         }
