@@ -396,11 +396,21 @@ class TracedCall:
     symbolic or not.
     """
 
-    def __init__(self, function: Callable[..., Any], tensor: type, args: Any, kwargs: Any) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        tensor: type,
+        args: Any,
+        kwargs: Any,
+        asks: str = "shape",
+    ) -> None:
         """Take a call; symbolic numbers and shapes among its arguments become facts.
 
+        Args:
+            asks: "shape", or "ndim" where the library's tracer takes open lengths.
+
         Raises:
-            NeedsConcrete: they, or the shapes of the tensors, are not known in this capture.
+            NeedsConcrete: they, or that of the tensors, are not known in this capture.
             TypeError: no tensor is among them.
         """
         self._function = function
@@ -413,7 +423,7 @@ class TracedCall:
         self._leaves = list(map(self._known, leaves))
         self.has_none = any(x is None for x in leaves)
         self.given = [x for x in self._leaves if isinstance(x, self._tensors)]
-        ask_for("shape", [x for x in self.given if isinstance(x, Value)])
+        ask_for(asks, [x for x in self.given if isinstance(x, Value)])
 
     def _known(self, x: Any) -> Any:
         if isinstance(x, SymbolicDType):

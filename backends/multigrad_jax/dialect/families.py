@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -35,7 +35,7 @@ from multigrad.capture.meanings import (
 from multigrad.capture.meanings.composites import is_whole, quotient
 from multigrad.capture.meanings.places import is_differentiated
 from multigrad.capture.name_tables import Library, named
-from multigrad.capture.symbols import in_dtype, is_bool
+from multigrad.capture.symbols import is_bool
 from multigrad.capture.values import methods
 from multigrad.graph.ir.types import BOOL, INT32, T, is_float
 from multigrad.trace import trace
@@ -50,42 +50,16 @@ from ..kernels import ops
 Tensor = Any
 
 
-def logsumexp(a: Tensor, axis: Any = None, b: Any = None, keepdims: bool = False) -> Tensor:
-    if b is not None:
-        raise TypeError("logsumexp with b; write jnp.log(jnp.sum(b * jnp.exp(a)))")
-    return xp.logsumexp(a, axis, keepdims)
-
-
-def softmax(x: Tensor, /, axis: Any = -1) -> Tensor:
+def softmax(x: Tensor, axis: Any = -1) -> Tensor:
     if is_whole(x):
-        # jax subtracts before it casts: unsigned differences wrap around
-        powers = xp.exp(x - xp.max(x, axis, keepdims=True))
-        return powers / xp.sum(powers, axis, keepdims=True)
+        raise TypeError("integers, which jax subtracts before it casts")
     return xp.softmax(x, axis)
-
-
-def concatenate(arrays: Sequence[Tensor], axis: int | None = 0, dtype: Any = None) -> Tensor:
-    return in_dtype(xp.concatenate(arrays, axis), dtype)
-
-
-def stack(arrays: Sequence[Tensor], axis: int = 0, out: None = None, dtype: Any = None) -> Tensor:
-    return in_dtype(xp.stack(arrays, axis), dtype)
 
 
 def sort(a: Tensor, axis: int | None = -1, *, stable: bool = True, descending: bool = False) -> Any:
     if axis is None:
         return xp.sort(xp.reshape(a, -1), 0, descending)
     return xp.sort(a, axis, descending)
-
-
-def matmul(
-    a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: Any = None
-) -> Any:
-    return in_dtype(xp.matmul(a, b), preferred_element_type)
-
-
-def dot(a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    return in_dtype(arrays.np_dot(a, b), preferred_element_type)
 
 
 def outer(a: Tensor, b: Tensor) -> Tensor:
@@ -98,19 +72,6 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 
 
 # --- elementwise, activations, `jax.lax`: strict functions, all operands and axes given -----------
-def as_condition(condition: Any) -> Any:
-    # jax takes any number for a condition
-    if isinstance(condition, Value) and condition.node.type.dtype != BOOL:
-        return condition != 0
-    return condition
-
-
-def where(condition: Any, x: Any = None, y: Any = None) -> Tensor:
-    if x is None or y is None:
-        raise TypeError("where with a condition alone gives indices; give both values")
-    return xp.where(as_condition(condition), x, y)
-
-
 def floor_divide(x1: Any, x2: Any) -> Tensor:
     """Return the quotient; of integers by zero, XLA's: -1, less one where x1 is not zero."""
     if is_bool(x1) and is_bool(x2):  # jax divides them as integers
@@ -214,21 +175,12 @@ def hard_tanh(x: Tensor) -> Tensor:
     return xp.where(xp.less(x, -1.0), -1.0, xp.where(xp.greater(x, 1.0), 1.0, x))
 
 
-def pinv(a: Tensor, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Tensor:
-    if hermitian:
-        raise TypeError("pinv with hermitian")
+def pinv(a: Tensor, rtol: Any = None, *, rcond: Any = None) -> Tensor:
     return matrices.pinv(a, rcond if rtol is None else rtol, 10.0)
 
 
 def take(
-    a: Tensor,
-    indices: Any,
-    axis: Any = None,
-    out: None = None,
-    mode: Any = None,
-    unique_indices: bool = False,
-    indices_are_sorted: bool = False,
-    fill_value: Any = None,
+    a: Tensor, indices: Any, axis: Any = None, mode: Any = None, fill_value: Any = None
 ) -> Tensor:
     if axis is None:
         a, axis = xp.reshape(a, -1), 0
@@ -270,7 +222,7 @@ def filling(x: Tensor, fill_value: Any) -> Any:
     return int(limits.min) or int(limits.max)
 
 
-def top_k(operand: Tensor, k: int, *, axis: int = -1) -> list[Tensor]:
+def top_k(operand: Tensor, k: int, axis: int) -> list[Tensor]:
     return list(places.topk(operand, k, axis))
 
 
@@ -298,15 +250,15 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     ),
     **complexes.of_library(jnp.fft),
     lax.complex: complexes.Complex,
-    **LINALG.called({matrices: "svdvals; norm", xp: "det; inv; solve"}),
-    **LINALG.taking_the_same({__name__: "pinv"}),
+    **LINALG.called({matrices: "svdvals; norm", xp: "det; inv; solve", __name__: "pinv"}),
     **Library(jsp).called({xp: "expm(max_squarings=)"}),
     **JAX.called(
         {
             arrays: """
-                cumprod; cumsum; expand: broadcast_to; np_percentile: percentile; np_quantile:
-                quantile; np_reshape: reshape; ravel
+                cumprod; cumsum; expand: broadcast_to; np_dot: dot; np_percentile: percentile;
+                np_quantile: quantile; np_reshape: reshape; ravel
             """,
+            composites: "where: lax.select(pred=condition, on_true=x, on_false=y)",
             np_dialect: "ptp; round_: round around; vdot",
             parts: "expand_dims; fliplr; flipud; split",
             places: "argmax; argmin; argsort; count_nonzero",
@@ -315,14 +267,16 @@ ALIASES: dict[Any, Callable[..., Any]] = {
             """,
             trace: "cast: astype(copy=) lax.convert_element_type(operand=x); copy_of: copy(order=)",
             __name__: """
-                softmax: special.softmax; where: lax.select(pred=condition, on_true=x, on_false=y)
+                softmax: nn.softmax special.softmax; top_k: lax.top_k;
+                take(unique_indices=, indices_are_sorted=)
             """,
             xp: """
-                einsum(optimize=); full_like; gelu: nn.gelu; glu: nn.glu; log_ndtr:
-                special.log_ndtr(series_order=); log_softmax: nn.log_softmax special.log_softmax;
-                median; nan_to_num(copy=); ones_like; permute_dims: transpose permute_dims; repeat;
-                signbit; squeeze; tile; vecdot: vecdot linalg.vecdot; zeros_like: zeros_like
-                empty_like
+                concatenate: concatenate concat; einsum(optimize=); full_like; gelu: nn.gelu; glu:
+                nn.glu; log_ndtr: special.log_ndtr(series_order=); log_softmax: nn.log_softmax
+                special.log_softmax; logsumexp: nn.logsumexp special.logsumexp; matmul: matmul
+                linalg.matmul; median; nan_to_num(copy=); ones_like; permute_dims: transpose
+                permute_dims; repeat; signbit; squeeze; stack; tile; vecdot: vecdot linalg.vecdot;
+                zeros_like: zeros_like empty_like
             """,
         }
     ),
@@ -330,16 +284,13 @@ ALIASES: dict[Any, Callable[..., Any]] = {
         {
             composites: """
                 digamma: lax.digamma special.digamma; entr: special.entr; isneginf; isposinf;
-                packbits; unpackbits
+                packbits; unpackbits; where
             """,
             np_dialect: "heaviside; select; shape; size",
             parts: "rank: ndim",
             __name__: """
-                absolute: abs absolute fabs lax.abs; clip; concatenate: concatenate concat; dot;
-                floor_divide; fmod; lax.clamp; lax.div; lax.full_like; lax.rem;
-                lax.top_k; logsumexp: nn.logsumexp special.logsumexp;
-                matmul: matmul linalg.matmul; nn.celu; nn.hard_tanh; nn.one_hot; nn.softmax; outer;
-                sort; stack; take; where
+                absolute: abs absolute fabs lax.abs; clip; floor_divide; fmod; lax.clamp; lax.div;
+                lax.full_like; lax.rem; nn.celu; nn.hard_tanh; nn.one_hot; outer; sort
             """,
             methods: """
                 identity: positive conj conjugate real nn.identity lax.optimization_barrier

@@ -52,6 +52,10 @@ Handler = Callable[..., Any]
 Axes = tuple[str, ...]  # names of mapped axes
 
 
+def find_other_way(function: Any) -> Handler | None:
+    return own_trace(function) if function in ALIASES else None
+
+
 @contextmanager
 def computing_at_once() -> Iterator[None]:
     """Let jax compute at once, even while it traces, and in 64 bits.
@@ -223,9 +227,9 @@ METHODS: dict[str, Handler] = {
     **handlers_by_name(
         {
             families: """
-                absolute: __abs__; clip; dot; floor_divide: __floordiv__; sort
+                absolute: __abs__; clip; floor_divide: __floordiv__; sort
             """,
-            arrays: "ravel: ravel flatten",
+            arrays: "np_dot: dot; ravel: ravel flatten",
         }
     ),
     **{name: ALIASES[getattr(jnp, name)] for name in AS_FUNCTIONS.split()},
@@ -288,6 +292,7 @@ register_dialect(
             at_once=computing_at_once,
             import_function=import_function,
             import_route="import of its jaxpr",
+            other_way=find_other_way,
             own_trace=own_trace,
         ),
         gradients=Gradients(

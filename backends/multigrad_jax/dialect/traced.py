@@ -62,7 +62,6 @@ def import_function(
     function: Callable[..., Any], trace: Trace, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Record the jaxpr of a function of symbolic values."""
-    note({ModeOf("jax"): modes()["jax"]})  # the width of numbers that jax makes depends on it
     try:
         return _import(function, trace, args, kwargs)
     except Unknown as error:
@@ -74,7 +73,7 @@ def own_trace(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _record_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    call = TracedCall(function, jax.Array, args, kwargs)
+    call = TracedCall(function, jax.Array, args, kwargs, "ndim")
     lifted = call.trace.memory.lifted
     start = len(lifted)
     try:
@@ -90,6 +89,7 @@ def _record_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
 def _import(
     function: Callable[..., Any], trace: Trace, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
+    note({ModeOf("jax"): modes()["jax"]})  # the width of numbers that jax makes depends on it
     leaves, tree = jax.tree.flatten(
         (args, dict(kwargs)), is_leaf=lambda leaf: leaf is None or isinstance(leaf, Value)
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -103,19 +104,14 @@ def bias_add(value: Tensor, bias: Any, data_format: Any) -> Tensor:
 
 
 # --- made from a shape -------------------------------------------------------------------------
-def zeros(shape: Any, dtype: Any) -> Tensor:
-    return made(creation.zeros, tf.zeros, shape, dtype)
-
-
-def ones(shape: Any, dtype: Any) -> Tensor:
-    return made(creation.ones, tf.ones, shape, dtype)
-
-
 def made(make: Handler, function: Handler, shape: Any, dtype: Any) -> Tensor:
     """Return a tensor like the one whose shape is given, or TensorFlow's own for known lengths."""
     if isinstance(shape, SymbolicShape):
         return make(shape.value, dtype)
     return function(lengths_of(shape), known_dtype(dtype))
+
+
+zeros, ones = partial(made, creation.zeros, tf.zeros), partial(made, creation.ones, tf.ones)
 
 
 def known_dtype(dtype: Any) -> Any:
@@ -153,25 +149,10 @@ def linspace(start: Any, stop: Any, num: Any, axis: int) -> Any:
     return tf.linspace(start, stop, creation.length(num), axis=axis)
 
 
-def normal(shape: Any, mean: Any, stddev: Any, seed: Any) -> Tensor:
-    draw = xp.randn_like(drawn_like(shape, seed))
-    return draw if (mean, stddev) == (0.0, 1.0) else mean + stddev * draw
-
-
 def uniform(shape: Any, minval: Any, maxval: Any, dtype: Any, seed: Any) -> Tensor:
     if not isinstance(dtype, SymbolicDType) and tf.as_dtype(dtype).is_integer:
         raise TypeError("a uniform draw of integers; floor a draw of floats")
-    draw = xp.rand_like(drawn_like(shape, seed))
-    high = 1 if maxval is None else maxval
-    return draw if (minval, high) == (0, 1) else minval + (high - minval) * draw
-
-
-def drawn_like(shape: Any, seed: Any) -> Tensor:
-    if seed is not None:
-        raise TypeError("a draw with a seed; draws follow the key of xg.use(..., key=...)")
-    if not isinstance(shape, SymbolicShape):
-        raise TypeError("a draw of another shape than a tensor's; use tf.shape(grad_out)")
-    return shape.value
+    return creation.uniform(shape, minval, 1 if maxval is None else maxval, seed=seed)
 
 
 # --- reductions -----------------------------------------------------------------------------------
@@ -358,7 +339,7 @@ def sparse_cross_entropy(labels: Any, logits: Tensor) -> Tensor:
 
 # These accept an open shape; all others fix the shape in the capture.
 TAKES_SHAPES = (
-    arrays.expand, arrays.reshape, fill, normal, ones, reduce_prod, size, uniform, zeros,
+    arrays.expand, arrays.reshape, creation.normal, fill, ones, reduce_prod, size, uniform, zeros,
 )  # fmt: skip
 ALIASES: dict[Any, Handler] = TENSORFLOW.called(
     {
@@ -370,6 +351,7 @@ ALIASES: dict[Any, Handler] = TENSORFLOW.called(
             permute_dims: transpose(perm=axes); einsum(kwargs=)
         """,
         arrays: "expand: broadcast_to; reshape",
+        creation: "random.normal(dtype=)",
         parts: "rank",
         places: """
             segment_sum: math.unsorted_segment_sum; topk: math.top_k(sorted=, index_type=)
@@ -377,7 +359,7 @@ ALIASES: dict[Any, Handler] = TENSORFLOW.called(
         __name__: """
             Shape: shape(out_type=); size(out_type=); squeeze; stack; slice_of: slice;
             linalg.band_part; nn.bias_add; zeros; ones; fill; range_of: range; eye; linspace;
-            random.normal(dtype=); random.uniform; reduce_prod; math.count_nonzero;
+            random.uniform; reduce_prod; math.count_nonzero;
             nn.moments(shift=); nn.l2_loss; norm; clip_by_norm; nn.softmax; nn.log_softmax;
             softmax_cross_entropy: nn.softmax_cross_entropy_with_logits; cumsum; math.cumprod;
             math.cumulative_logsumexp; sort; matmul(a_is_sparse=, b_is_sparse=, grad_a=, grad_b=);

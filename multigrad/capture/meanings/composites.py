@@ -55,12 +55,27 @@ def normal(x: Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None)
 
 def _refuse_generator(generator: Any) -> None:
     if generator is not None:
-        raise TypeError("a generator; draws follow the key of xg.use(..., key=...)")
+        raise TypeError(
+            "a generator, or a draw with a seed; draws follow the key of xg.use(..., key=...)"
+        )
 
 
 def divide_no_nan(x1: Tensor, x2: Tensor) -> Tensor:
     is_zero = xp.equal(x2, 0)
     return xp.where(is_zero, 0.0, xp.divide(x1, xp.where(is_zero, 1.0, x2)))
+
+
+def as_condition(condition: Any) -> Any:
+    """Return a condition as bools: of numbers all but 0 are true."""
+    if isinstance(condition, Value) and condition.node.type.dtype != BOOL:
+        return condition != 0
+    return condition
+
+
+def where(condition: Any, x: Any = None, y: Any = None) -> Tensor:
+    if x is None or y is None:
+        raise TypeError("where with a condition alone gives indices; give both values")
+    return xp.where(as_condition(condition), x, y)
 
 
 def isposinf(x: Tensor) -> Tensor:

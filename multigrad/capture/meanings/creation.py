@@ -24,6 +24,7 @@ from ...trace.coercion import array_node, is_exact
 from ...trace.trace import Trace, Value, constant, copy_of, dtype_name, is_symbolic_tensor, lift
 from ...trace.xp import all as xp
 from ..symbols import SymbolicDType, SymbolicShape, cast, number, own_dtype
+from . import composites
 from .complexes import Complex
 from .parts import rank
 
@@ -64,6 +65,22 @@ def drawn(draw: Callable[[Tensor], Tensor], like: Tensor, dtype: Any = None) -> 
     """Return a draw in a dtype, by default that of `like`."""
     name = dtype.symbol if isinstance(dtype, SymbolicDType) else dtype and dtype_name(dtype)
     return draw(xp.zeros_like(like, dtype) if name and name != own_dtype(like) else like)
+
+
+def normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, *, seed: Any = None) -> Tensor:
+    """Return a normal draw of a tensor's shape."""
+    return composites.normal(shaped_as(shape), mean, stddev, generator=seed)
+
+
+def uniform(shape: Any, minval: Any = 0.0, maxval: Any = 1.0, *, seed: Any = None) -> Tensor:
+    return composites.uniform(shaped_as(shape), minval, maxval, generator=seed)
+
+
+def shaped_as(shape: Any) -> Tensor:
+    """Return the tensor whose shape it is."""
+    if not isinstance(shape, SymbolicShape):
+        raise TypeError("a draw of another shape than the whole of a tensor's, as of grad_out")
+    return shape.value
 
 
 def refuse_shape(name: str, like: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:

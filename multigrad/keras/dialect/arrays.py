@@ -47,12 +47,6 @@ Tensor = Any
 KERAS = Library(keras.ops)
 
 
-def where(condition: Tensor, x1: Any = None, x2: Any = None) -> Tensor:
-    if x1 is None or x2 is None:
-        raise TypeError("where without x1 and x2 gives indices")
-    return xp.where(as_bool(condition), x1, x2)
-
-
 def as_bool(x: Any) -> Any:
     # Keras's logic takes numbers too: all but 0 are true
     return cast(x, BOOL) if isinstance(x, Value) else x
@@ -181,9 +175,7 @@ def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return xp.celu(x, alpha)
 
 
-def relu(
-    x: Tensor, negative_slope: Any = 0.0, max_value: Any = None, threshold: Any = 0.0
-) -> Tensor:
+def relu(x: Tensor, negative_slope: Any, max_value: Any, threshold: Any) -> Tensor:
     if any(type(n) not in (int, float) or n != 0 for n in (negative_slope, threshold)):
         raise TypeError("relu with a slope or a threshold")
     if max_value == 6:  # as Keras does, which decides on the gradient at both ends
@@ -221,20 +213,18 @@ SHARED: dict[Any, str] = {
 ELEMENTWISE: dict[str, Handler] = {
     **UNARY,
     **SHARED_ACTIVATIONS,
-    **{f.__name__: f for f in (binary_crossentropy, categorical_crossentropy, xp.relu, where)},
+    **{f.__name__: f for f in (binary_crossentropy, categorical_crossentropy, xp.relu)},
 }
 ACTIVATIONS: dict[str, Handler] = {
     **ops_by_name("exp: exponential; tanh; mish"),
     **SHARED_ACTIVATIONS,
     **handlers_by_name({methods: "identity: linear"}),
-    "relu": relu,
 }
 
 
-def moments(x: Tensor, axes: Any, keepdims: bool = False, synchronized: bool = False) -> Any:
-    # Keras clips the moments of float16 to its range
-    if synchronized or x.trace.facts.has_dtype(*FLOATS_OF_16_BITS):
-        raise TypeError("moments that are synchronized, or limited to those of float16")
+def moments(x: Tensor, axes: Any, keepdims: bool) -> Any:
+    if x.trace.facts.has_dtype(*FLOATS_OF_16_BITS):
+        raise TypeError("moments in 16 bits, which Keras limits to the range of float16")
     return xp.mean(x, axes, keepdims), xp.var(x, axes, keepdims=keepdims)
 
 
@@ -261,10 +251,7 @@ def layer_normalization(
     beta: Any = None,
     axis: Any = -1,
     epsilon: float | None = None,
-    rms_scaling: bool = False,  # of Keras's own layer
 ) -> Tensor:
-    if rms_scaling:
-        raise TypeError("layer_normalization with rms_scaling; use rms_normalization")
     if axis not in (-1, [-1], (-1,)) and not (gamma is None and beta is None):
         raise TypeError("layer_normalization with gamma or beta along other axes than the last")
     eps = keras.config.epsilon() if epsilon is None else epsilon
@@ -280,18 +267,14 @@ def get_item(x: Tensor, key: Any) -> Tensor:
     return x[key]
 
 
-def one_hot(
-    x: Tensor, num_classes: int, axis: int = -1, dtype: Any = None, sparse: bool = False
-) -> Tensor:
-    if sparse or not is_whole(x):
-        raise TypeError("one_hot as a sparse tensor, or of numbers that are no integers")
+def one_hot(x: Tensor, num_classes: int, axis: int = -1, dtype: Any = None) -> Tensor:
+    if not is_whole(x):
+        raise TypeError("one_hot of numbers that are no integers")
     hot = xp.one_hot(x, num_classes, axis)
     return cast(hot, T if dtype is None else dtype)
 
 
-def segment_sum(
-    data: Tensor, segment_ids: Any, num_segments: Any = None, sorted: bool = False
-) -> Tensor:
+def segment_sum(data: Tensor, segment_ids: Any, num_segments: Any) -> Tensor:
     if num_segments is None:
         raise TypeError("segment_sum without num_segments, which depend on the values")
     return places.segment_sum(data, segment_ids, num_segments)
@@ -344,8 +327,7 @@ OPS: dict[str, Handler] = {
             arrays: "ravel; np_sort: sort",
             places: "argmax; argmin; count_nonzero",
             __name__: """
-                average_pool; get_item; layer_normalization; max_pool; moments; normalize; one_hot;
-                pad; rms_normalization; segment_sum; solve
+                average_pool; get_item; max_pool; normalize; pad; rms_normalization; solve
             """,
             xp: "logsumexp; median",
         }
@@ -355,10 +337,10 @@ dot, matmul = of_floats(arrays.np_dot), of_floats(xp.matmul)
 inner, tensordot = of_floats(matrices.inner), of_floats(matrices.tensordot)
 NAMED: dict[Any, Handler] = {
     **KERAS.called(SHARED),
-    **Library(keras.activations).called(SHARED),
+    **Library(keras.activations).called({**SHARED, __name__: "celu; relu"}),
     **KERAS.called(
         {
-            composites: "divide_no_nan",
+            composites: "divide_no_nan; where(x1=x, x2=y)",
             arrays: """
                 cumprod; cumsum; expand: broadcast_to; np_outer: outer; np_percentile: percentile;
                 np_quantile: quantile; np_reshape: reshape
@@ -373,8 +355,9 @@ NAMED: dict[Any, Handler] = {
                 nanstd; nansum; nanvar; prod; std; sum; var
             """,
             __name__: """
-                clip; dot; floor_divide; fmax; fmin; inner; logical_and; logical_or;
-                logical_xor; matmul; maximum; minimum; tensordot
+                clip; dot; floor_divide; fmax; fmin; inner; layer_normalization; logical_and;
+                logical_or; logical_xor; matmul; maximum; minimum; moments; one_hot;
+                segment_sum(sorted=); tensordot
             """,
             xp: """
                 add; bitwise_and; bitwise_left_shift: bitwise_left_shift left_shift; bitwise_or;

@@ -36,8 +36,8 @@ from multigrad.capture.dialect import (
 )
 from multigrad.capture.dialects import numpy
 from multigrad.capture.foreign_calls import Interception, symbols_in
-from multigrad.capture.meanings import control_flow, creation, parts
-from multigrad.capture.symbols import SymbolicShape
+from multigrad.capture.meanings import composites, control_flow, creation, parts
+from multigrad.capture.name_tables import Library
 from multigrad.capture.user_code.libraries import is_library_file
 from multigrad.graph.ir.types import FLOATS, FLOATS_OF_16_BITS, INT32, WHOLE, T, is_float
 from multigrad.graph.support.trees import optree
@@ -54,7 +54,7 @@ class BackendTensor:
     """A placeholder for the tensors of Keras's backend, which are no `keras.KerasTensor`."""
 
 
-def convert_to_tensor(x: Any, dtype: Any = None, sparse: Any = None, ragged: Any = None) -> Tensor:
+def convert_to_tensor(x: Any, dtype: Any = None) -> Tensor:
     if isinstance(x, float) and dtype_name(dtype) in WHOLE:
         raise TypeError("a number that is rounded to an integer: cast to a float first")
     tensor = xp.stack(x, 0) if isinstance(x, list | tuple) else x
@@ -88,39 +88,9 @@ def is_int_dtype(dtype: Any) -> bool:
 
 
 # --- random numbers, from the key of the rule's application ---------------------------------------
-def normal(
-    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
-) -> Tensor:
-    _refuse_seed(seed)
-    draw = xp.randn_like(_tensor_of(shape))
-    return xp.add(xp.multiply(draw, stddev), mean)
-
-
-def uniform(
-    shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None
-) -> Tensor:
-    _refuse_seed(seed)
-    draw = xp.rand_like(_tensor_of(shape))
-    return xp.add(xp.multiply(draw, xp.subtract(maxval, minval)), minval)
-
-
-def dropout(inputs: Tensor, rate: float, noise_shape: Any = None, seed: Any = None) -> Tensor:
-    _refuse_seed(seed)
-    if noise_shape is not None:
-        raise TypeError("dropout with a noise_shape")
-    mask = xp.greater_equal(xp.rand_like(inputs), rate)
+def dropout(inputs: Tensor, rate: float, seed: Any = None) -> Tensor:
+    mask = xp.greater_equal(composites.uniform(inputs, generator=seed), rate)
     return xp.where(mask, xp.divide(inputs, 1.0 - rate), 0.0)
-
-
-def _tensor_of(shape: Any) -> Tensor:
-    if not isinstance(shape, SymbolicShape):
-        raise TypeError("a shape that is not the whole of a tensor's; write keras.ops.shape(x)")
-    return shape.value
-
-
-def _refuse_seed(seed: Any) -> None:
-    if seed is not None:
-        raise TypeError("a seed; draws follow the key of xg.use(..., key=...)")
 
 
 def by_its_code(function: Handler) -> Handler:
@@ -150,8 +120,7 @@ def typed_by_keras(function: Handler) -> Handler:
 
 
 TENSORS: dict[str, Handler] = {
-    "array": convert_to_tensor,
-    **{f.__name__: f for f in (convert_to_tensor, is_tensor, numpy.shape)},
+    **{f.__name__: f for f in (is_tensor, numpy.shape)},
     **{f.__name__: f for f in (xp.cast, xp.ones_like, xp.size, xp.zeros_like)},
     "dtype": dtype_of,
     "ndim": parts.rank,
@@ -193,7 +162,6 @@ NAMES: dict[str, Mapping[str, Handler]] = {
         for name in ("fake_quant_with_min_max_vars",)
         if hasattr(keras.quantizers, name)
     },
-    "random": {"dropout": dropout, "normal": normal, "uniform": uniform},
     "backend": {
         "is_float_dtype": is_float_dtype,
         "is_int_dtype": is_int_dtype,
@@ -421,8 +389,15 @@ DIALECT = Dialect(
         aliases={
             **by_function(NAMES),
             **arrays.NAMED,
-            # `keras.ops.scan` by ours, without its `unroll`.
-            **arrays.KERAS.called({control_flow: "scan(unroll=)"}),
+            **arrays.KERAS.called(
+                {
+                    control_flow: "scan(unroll=)",
+                    __name__: "convert_to_tensor: convert_to_tensor(sparse=, ragged=) array",
+                }
+            ),
+            **Library(keras.random).called(
+                {creation: "normal(dtype=); uniform(dtype=)", __name__: "dropout"}
+            ),
         },
         hidden={**by_function(ALWAYS_REPLACED), get_keras_mask: mask_of},
         refused=by_function(REFUSED),

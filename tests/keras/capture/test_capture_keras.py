@@ -139,7 +139,7 @@ def refused() -> dict[str, Callable[..., Any]]:
         "argpartition.*argmax_mask": takes_indices,
         "bincount.*not captured": unknown,
         "normal.*seed.*key": seeded,
-        "where.*without x1 and x2": indices_of_a_condition,
+        "where.*condition alone": indices_of_a_condition,
         "convert_to_numpy.*keras.ops": to_numpy,
     }
 
