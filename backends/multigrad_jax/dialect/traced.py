@@ -38,7 +38,7 @@ from ..custom_functions import within_own_rules
 from ..distributed import mapped_axes, with_axes
 from ..importers import CALLED, JaxCall, own_gradient, reading
 from ..jaxprs import INLINED, bind_unchanged, open_jaxpr, walk
-from ..versions import traced_of
+from ..versions import folding_constants, traced_of
 from .arrays import ARRAYS
 from .control import CONTROL
 from .equations import EquationStep, Handler, ImportScope, Operand, TrialDtype, Unknown
@@ -199,13 +199,14 @@ def _record(
 
 
 def _make_jaxpr(called: Callable[..., Any], structs: Sequence[Any]) -> tuple[Any, Any]:
-    """Trace a function, the same whatever is mapped around it."""
+    """Trace a function, the same whatever is mapped or computed at once around it."""
     make = jax.make_jaxpr(called, return_shape=True)
     names = mapped_axes()
-    if not names:
-        return make(*structs)
-    # under axes of two sizes: a jaxpr that differs has read the size
-    first, second = (with_axes(lambda: make(*structs), names, size) for size in (2, 3))
+    with folding_constants(False):  # which takes no open lengths
+        if not names:
+            return make(*structs)
+        # under axes of two sizes: a jaxpr that differs has read the size
+        first, second = (with_axes(lambda: make(*structs), names, size) for size in (2, 3))
     if str(first[0]) != str(second[0]):
         raise Unknown(f"it reads the size of an axis that is mapped over, of {list(names)}")
     return first

@@ -121,6 +121,25 @@ def test_a_function_without_a_row_has_its_librarys_numbers_and_gradient(
     assert f"by {library}'s own trace of" in str(xg.show(function))
 
 
+def options_in_jax(jax: Any) -> Calls:
+    nn = jax.nn
+    return {
+        "logsumexp": lambda x: nn.logsumexp(x, axis=1, b=2.0),
+        "softmax": lambda x: nn.softmax(x, axis=1, where=x < 1.2),
+    }
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("name", ["logsumexp", "softmax"])
+def test_an_option_that_no_row_takes_is_of_jaxs_own_trace(name: str, backend: Any) -> None:
+    call = options_in_jax(pytest.importorskip("jax"))[name]
+    function = xg.function(call, native=False, dialect="jax")
+    assert_as_in("jax", call, X, of=function, backend=backend, rtol=3e-6, atol=1e-6)
+    shown = str(xg.show(function))
+    assert f"by jax's own trace of {name}" in shown
+    assert "x: T[...]" in shown and "array(" not in shown  # lengths stay open
+
+
 def refused_in_torch(torch: Any) -> Calls:
     return {
         "for these shapes: aten._pack_padded": lambda x: (
