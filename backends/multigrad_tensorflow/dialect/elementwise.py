@@ -211,7 +211,8 @@ def gradients_by(
 def gradient_by_args(
     gradients: Tensor, inputs: Tensor, min: Any, max: Any, num_bits: int, narrow_range: bool
 ) -> Tensor:
-    return gradients_by(gradients, inputs, min, max, num_bits, narrow_range)[0]
+    options = {"num_bits": num_bits, "narrow_range": narrow_range}
+    return gradients_by(gradients, inputs, min, max, **options)[0]
 
 
 def _as_tensor(inputs: Tensor, end: Any) -> Any:
