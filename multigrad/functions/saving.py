@@ -12,7 +12,7 @@ from ..errors import FormatError, TraceError, UnsupportedOp
 from ..graph.ir.graph import ArrayValue, Graph, format_graph
 from ..graph.ir.types import FLOATS, FLOATS_OF_16_BITS, T
 from ..graph.passes.facts import GIVEN, LIBRARY, ON_NUMBERS
-from ..graph.passes.residuals import drop_marks, mark_everywhere
+from ..graph.passes.residuals import drop_marks, mark_everywhere, without_kept
 from ..graph.passes.serialize import encode_array, encode_graph, encode_value, fail, read_fields
 from ..graph.passes.simplify import rename_inputs, with_dtype
 from ..graph.support.trees import optree
@@ -216,9 +216,10 @@ def _encode_form(function: Function, variant: Variant, arrays: list[ArrayValue])
         renamed = {"forward": forward, "backward": backward, "inputs": names, "wrt": names}
         pair, layout = replace(pair, **renamed, is_rule=False), replace(layout, leaves=leaves)
     # Where it reads each output as forward gave it, one word says so.
-    unmarked = drop_marks(pair.backward)
-    is_told = mark_everywhere(unmarked, pair.forward.outputs).outputs == pair.backward.outputs
-    backward = unmarked if pair.keeps_output and is_told else pair.backward
+    backward = without_kept(pair.backward)
+    unmarked = drop_marks(backward)
+    is_told = mark_everywhere(unmarked, pair.forward.outputs).outputs == backward.outputs
+    backward = unmarked if pair.keeps_output and is_told else backward
     facts = {
         name: encode_value(value)
         for name, value in {**variant.facts, **asked_shapes(function, variant)}.items()

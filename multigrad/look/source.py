@@ -183,7 +183,7 @@ def describe_residuals(pair: FunctionGraph) -> str:
         for is_watched in (False, True):
             in_first_cut = pair.cut(watched=is_watched).residuals
             texts[False, is_watched] += describe_cut(costly, in_first_cut)
-    if len(set(texts.values())) == 1 and not pair.unkept:
+    if len(set(texts.values())) == 1 and not pair.keeps_apart:
         return f"kept for backward:{texts[False, False]}"
     backends: dict[str, list[str]] = {}
     for backend in in_use():

@@ -94,7 +94,7 @@ def find_cuts_for_writes(graphs: FunctionGraph, backend: Backend, *, joins: bool
     """
     floats, packs = backend.autodiff.keeps_float_derivatives, backend.kernels.bits is not None
     watched = backend.autodiff.watches_outputs
-    if backend.tensors.write is None or not graphs.unkept:
+    if backend.tensors.write is None or not graphs.keeps_apart:
         return None
     if not graphs.reads_unkept(graphs.cut(floats, watched=watched, packs=packs)):
         return None

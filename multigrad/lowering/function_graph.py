@@ -29,6 +29,7 @@ from ..graph.passes.residuals import (
     computed_at_cost,
     cut_residuals,
     drop_marks,
+    is_kept_copy,
     keep_inputs,
     marks,
     outputs_as_inputs,
@@ -172,10 +173,18 @@ class FunctionGraph:
             self._known_derivative.append(self._is_derivative())
         return self._known_derivative[0]
 
-    def reads_unkept(self, cut: ResidualCut) -> bool:
-        """Return whether a cut reads values of inputs that the code did not keep itself."""
+    @property
+    def keeps_apart(self) -> bool:
+        """Whether the code keeps what it computed of an input, so that a write to it matters."""
         is_chosen = self.residuals in ("auto", TIME)
-        return is_chosen and not {*self.unkept}.isdisjoint({*cut.residuals}.difference(cut.likes))
+        return is_chosen and (bool(self.unkept) or any(map(is_kept_copy, self.backward.nodes)))
+
+    def reads_unkept(self, cut: ResidualCut) -> bool:
+        """Return whether a cut reads values of inputs that the code did not keep itself, or may
+        compute again what it kept.
+        """
+        is_apart = any(map(is_kept_copy, self.backward.nodes))
+        return is_apart or not {*self.unkept}.isdisjoint({*cut.residuals}.difference(cut.likes))
 
     def _is_derivative(self) -> bool:
         computed_outputs = [output for output in self.forward.outputs if output.op is not ops.INPUT]
@@ -228,7 +237,7 @@ class FunctionGraph:
             return replace(self, keeps_output=False) if self.keeps_output else self
         pair = replace(self, backward=simplify(drop_marks(self.backward)))
         if self.first_order or not self.second_order or pair.is_derivative:
-            return pair
+            return self if pair.keeps_apart and pair.reads_unkept(pair.cut()) else pair
         return self
 
     def with_safe_names(self, reserved: Iterable[str]) -> FunctionGraph:
@@ -305,8 +314,8 @@ class FunctionGraph:
         if self.residuals == "input":
             return self.cut_at_inputs()
         keepable = self._keepable(floats, watched)
-        if written and self.unkept:
-            keepable = replace(keepable, unkept=self.unkept, outputs=False)
+        if written:
+            keepable = replace(keepable, unkept=self.unkept, outputs=False, written=True)
         cut = cut_residuals(self.forward, self.backward, self.roles, keepable)
         return pack_masks(cut, self.cotangents) if packs and self.residuals in PACKED else cut
 
@@ -327,6 +336,7 @@ class FunctionGraph:
             costly=self.residuals == TIME,
             outputs=False,
             unkept=self.unkept,
+            written=True,
         )
         return cut_residuals(self.forward, self.backward, self.roles, keepable)
 

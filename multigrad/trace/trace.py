@@ -194,9 +194,13 @@ class Trace:
     def value(self, node: Node) -> Value:
         self.facts.is_fresh = False
         value = self.value_class(self, node)
+        self.remember(value)
+        return value
+
+    def remember(self, value: Value) -> None:
+        """Let the witness see whether code still keeps a value when it ends."""
         if self.source.witness is not None:
             self.source.witness.made.append(weakref.ref(value))
-        return value
 
     def named(self, value: Value) -> Value:
         """Return a computed value under a name of its own, and cut where gradients stop."""

@@ -238,11 +238,15 @@ class V(Value):
 
     def as_number(self) -> SymbolicNumber:
         """Return a symbol for the Python float in a tensor of one element."""
-        return SymbolicNumber(self.trace, self.node)
+        number = SymbolicNumber(self.trace, self.node)
+        self.trace.remember(number)
+        return number
 
     def as_whole(self) -> SymbolicInteger:
         """Return a symbol for the Python integer in a tensor of one element."""
-        return SymbolicInteger(self.trace, self.node)
+        number = SymbolicInteger(self.trace, self.node)
+        self.trace.remember(number)
+        return number
 
     # --- indices and updates in place -------------------------------------------------------------
     def __getitem__(self, index: Any) -> Any:

@@ -6,7 +6,7 @@ must share memory with what the code lets it share: `MEMORY` nodes say where it 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from .. import ops
@@ -69,6 +69,12 @@ def owned(graph: Graph, others: Collection[Node] = ()) -> Graph:
 
 def without_memory(graph: Graph) -> Graph:
     """Return a graph for tensors that nobody writes to, where a copy is the tensor itself."""
-    while nodes := [node for node in graph.nodes if node.op is ops.MEMORY]:
+    return without(graph, lambda node: node.op is ops.MEMORY)
+
+
+def without(graph: Graph, is_marked: Callable[[Node], bool]) -> Graph:
+    """Return a graph with the operand of each marked node in its place."""
+    # Again until there is none, because a marked node may have been computed from another.
+    while nodes := [node for node in graph.nodes if is_marked(node)]:
         graph = substitute(graph, {node: node.operands[0] for node in nodes})
     return graph

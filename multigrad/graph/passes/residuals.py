@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import ops
-from ..ir.graph import Graph, Node, make_node, walk
+from ..ir.graph import Graph, Node, dependents, make_node, walk
 from ..ir.op import Op
 from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
-from .memory import COPY, in_memory, owned, owner_of_memory
+from .memory import COPY, in_memory, owned, owner_of_memory, without
 from .simplify import substitute
 
 
@@ -77,10 +77,7 @@ def decide_by_outputs(forward: Graph, backward: Graph, names: Sequence[str]) -> 
 
 def drop_marks(graph: Graph) -> Graph:
     """Return a graph in which marked outputs are replaced by the nodes that computed them."""
-    # Again until there is none, because a marked node may have been computed from another.
-    while pairs := marks(graph):
-        graph = substitute(graph, {node: node.operands[0] for node, _ in pairs})
-    return graph
+    return without(graph, lambda node: node.op is ops.OUTPUT)
 
 
 def mark_everywhere(graph: Graph, outputs: Sequence[Node]) -> Graph:
@@ -109,19 +106,25 @@ def given_by_forward(symbols: Sequence[Any], own: Sequence[Any]) -> Iterator[Non
             symbol.node = node
 
 
-KEPT = "kept"  # as `MEMORY` says it: a copy of an input that the code keeps, while it is recorded
+KEPT = "kept"  # as `MEMORY` says it: a value that the code keeps, which is not computed again
 
 
 def find_unkept(graph: Graph, computed: Collection[Node]) -> tuple[tuple[str, ...], Graph]:
     """Return the names of the inputs that gradients read only through what forward computed and
-    kept, and the gradients without marks of its copies.
+    kept, and the gradients.
+
+    Marks of copies are left only at what is kept of an input that gradients read itself, too.
     """
-    held = {n for n in graph.nodes if is_kept_copy(n)}
-    held |= {node for node in computed if node.op is not ops.INPUT}
-    direct = {*walk(graph.outputs, lambda node: () if node in held else read_by(node))}
+    marks_of_copies = {n: n.operands[0] for n in graph.nodes if is_kept_copy(n)}
+    held = {*marks_of_copies, *(node for node in computed if node.op is not ops.INPUT)}
+    ends = {*held, *(node for node, _ in marks(graph))}
+    direct = {*walk(graph.outputs, lambda node: () if node in ends else read_by(node))}
     tensors = [n for n in graph.nodes if n.op is ops.INPUT and n.type.kind == "tensor"]
     names = tuple([node.attr("name") for node in tensors if node not in direct])
-    return names, drop_kept(graph)
+    apart = dependents(graph.nodes, direct.intersection(tensors), by_value=True)
+    changes = {n: source for n, source in marks_of_copies.items() if n not in apart}
+    changes |= {n: in_memory(n, KEPT) for n in held - marks_of_copies.keys() if n in apart}
+    return names, substitute(graph, changes)
 
 
 def drop_kept(graph: Graph) -> Graph:
@@ -131,6 +134,11 @@ def drop_kept(graph: Graph) -> Graph:
 
 def is_kept_copy(node: Node) -> bool:
     return node.op is ops.MEMORY and node.attr("how") == KEPT
+
+
+def without_kept(graph: Graph) -> Graph:
+    """Return a graph that may compute again what code keeps."""
+    return without(graph, is_kept_copy)
 
 
 # The capacity of what must not be cut: above any sum of costs.
@@ -205,6 +213,7 @@ class Keepable:
         costly: exponentials and the like, so that none is computed again.
         bits: masks as a bit an element, as if packed, instead of a byte.
         unkept: the inputs that may not be kept themselves, but a copy, or what is computed of them.
+        written: whether inputs may change, so that what the code keeps is not computed again.
     """
 
     floats: bool
@@ -214,6 +223,7 @@ class Keepable:
     costly: bool = False
     bits: bool = False
     unkept: Collection[str] = ()
+    written: bool = False
 
 
 def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepable) -> ResidualCut:
@@ -224,6 +234,7 @@ def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepa
         backward: `*cotangents, *inputs, *params, [key] -> *gradients`.
         roles: the names of these.
     """
+    backward = backward if keepable.written else without_kept(backward)
     backward = complements_as_one(outputs_as_inputs(backward, roles))
     results = dict(zip(forward.outputs, roles.outputs, strict=True)) if keepable.outputs else {}
     costly = computed_at_cost(forward, backward) if keepable.costly else ()
@@ -254,7 +265,7 @@ def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepa
     small = [n for n in results if n.type.kind == "tensor" and isinstance(n.type.shape, tuple)]
     names |= {node: results[node] for node in small if node in again}
     cut = _split(forward, backward, roles, names, alike=keepable.outputs, apart=is_apart)
-    if not keepable.unkept:
+    if not keepable.written:
         return cut
     # What is kept of a view, or of an output, is a copy as well: others may write to these.
     owners = {*map(owner_of_memory, forward.outputs)}
@@ -295,10 +306,14 @@ def choose(
         sources &= by_value(backward.outputs) if keepable.floats else sources
         # One more than an input, so that the input wins at a tie.
         costs |= dict.fromkeys(sources, BYTES[T] * FULL + 1)
-    for node in again:
+    for node in (*again, *filter(is_kept_copy, known)):
         if node in known:
             costs[node] = SINGLE if node.type.shape == SCALAR_SHAPE else BYTES[T] * FULL + 1
             sources.add(node)
+    if keepable.written:  # of an input that the code itself keeps, backward reads what it is then
+        inputs = {n for n in known if n.op is ops.INPUT and not is_named(n, keepable.unkept)}
+        later = dependents([n for n in known if not is_kept_copy(n)], inputs, by_value=True)
+        costs |= {n: INFINITE for n in later - inputs if is_float(n.type)}
     sources |= {node for node in known if is_search(node)}
     cut = minimum_cut(costs, needed, sources, read_by)
     total = sum(costs[node] for node in cut)
@@ -369,7 +384,7 @@ def outputs_as_inputs(backward: Graph, roles: Roles) -> Graph:
 
 def keep_inputs(forward: Graph, backward: Graph, roles: Roles) -> ResidualCut:
     """Return the cut that keeps whatever backward reads of inputs and of forward's outputs."""
-    backward = outputs_as_inputs(backward, roles)
+    backward = outputs_as_inputs(without_kept(backward), roles)
     nodes = {node.attr("name"): node for node in backward.nodes if node.op is ops.INPUT}
     read_names = [name for name in (*roles.inputs, *roles.outputs) if name in nodes]
     return _split(forward, backward, roles, {nodes[name]: name for name in read_names}, alike=False)
@@ -499,16 +514,19 @@ def _split(
     params = tuple([node for node, name in name_of.items() if name not in role_names])
     arguments = tuple([node for node in forward.inputs if name_of[node] in roles.inputs])
     computed = [n for n in names if names[n] not in (*roles.inputs, *roles.outputs)]
-    kept = [in_memory(n, COPY) if n.op is ops.INPUT else n for n in computed]
+    sources = [n.operands[0] if is_kept_copy(n) else n for n in computed]
+    kept = [in_memory(n, COPY) if n.op is ops.INPUT else n for n in sources]
     read_outputs = [node for node in input_nodes if name_of[node] in roles.outputs]
     outputs = dict.fromkeys((*results.values(), *read_outputs))
     keep = Graph("keep", (*arguments, *outputs, *params), tuple(kept), backward.locations)
+    keep = without_kept(keep)
     shortened = substitute(keep, results) if apart else keep
     if not alike:  # a float through which another derivative passes is computed again
         pairs = zip(keep.outputs, shortened.outputs, strict=True)
         exact_outputs = [before if is_float(before.type) else after for before, after in pairs]
         shortened = replace(shortened, outputs=tuple(exact_outputs))
     tail = substitute(backward, {node: new for node, new in inputs.items() if new is not node})
+    tail = without_kept(tail)
     cotangents = tuple([n for n in backward.inputs if name_of[n] in roles.cotangents])
     keys = tuple([n for n in backward.inputs if name_of[n] == "key"])
     tail = replace(tail, inputs=(*cotangents, *dict.fromkeys(inputs.values()), *params, *keys))

@@ -87,6 +87,56 @@ def test_a_write_before_backward_is_seen_as_in_the_class(
         assert gradient_after(xg.convert(cls), write) == gradient_after(cls.apply, write)
 
 
+# What is kept beside x, and the gradient by x and what was kept.
+BESIDE: dict[str, tuple[Callable[[Tensor], Any], Callable[[Tensor, Any], Tensor]]] = {
+    "a float": (lambda x: x.cos(), lambda x, kept: x * kept),
+    "a copy": (lambda x: x.clone(), lambda x, kept: kept.cos() + x),
+    "a mask": (lambda x: x > 2, lambda x, kept: x * kept),
+    "a norm": (lambda x: x.norm(), lambda x, kept: x * kept),
+    "a number": (lambda x: x.norm().item(), lambda x, kept: x * kept),
+    "in another dtype": (lambda x: x.double(), lambda x, kept: x * kept.cos().float()),
+    "a rounded one, for the difference": (lambda x: (x * 4).round() / 4, lambda x, kept: x - kept),
+    "two, one of the other": (
+        lambda x: (x.cos(), x.cos().sin()),
+        lambda x, kept: x * kept[0] + kept[1],
+    ),
+    "the result's copy": (lambda x: x.sin().clone(), lambda x, kept: x * kept),
+}
+
+
+@pytest.mark.parametrize("write", [write_in_place, write_to_data, write_to_result])
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_is_kept_beside_the_argument_is_not_computed_of_what_is_written_to_it(
+    name: str, write: Callable[..., None]
+) -> None:
+    compute, gradient = BESIDE[name]
+
+    @torch_class(lambda ctx, g: g * gradient(ctx.saved_tensors[0], ctx.kept))
+    def Keeping(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.kept = compute(x)
+        return x.sin()
+
+    assert gradient_after(xg.convert(Keeping), write) == gradient_after(Keeping.apply, write)
+
+
+def test_of_two_arguments_each_is_read_as_the_class_reads_it() -> None:
+    @torch_class(lambda ctx, g: (g * ctx.p.cos(), g * ctx.p.cos() * ctx.saved_tensors[0]))
+    def Product(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.p = x * w
+        ctx.save_for_backward(x)
+        return ctx.p.sin()
+
+    for i in range(2):
+        gradients = []
+        for f in (Product.apply, xg.convert(Product)):
+            leaves = [torch.tensor([1.0, 2.0], requires_grad=True) for _ in range(2)]
+            y = f(*leaves)
+            leaves[i].data.add_(10)
+            gradients.append([g.tolist() for g in torch.autograd.grad(y.sum(), leaves)])
+        assert gradients[0] == gradients[1]
+
+
 def test_an_update_in_place_of_what_it_is_added_to_does_not_matter() -> None:
     cls = make_class("a float")
     expected, found = (
@@ -225,6 +275,20 @@ def keeping_a_copy_of_the_result(x: Any) -> Any:
     y = np.sin(x)
     kept = y.copy()
     return y, lambda g: g * np.sqrt(1 - kept * kept)
+
+
+def test_a_function_on_numpy_reads_the_argument_and_what_it_keeps() -> None:
+    def both(x: Any) -> Any:
+        kept = np.cos(x)
+        return np.sin(x), lambda g: g * kept * x
+
+    gradients = []
+    for f in (both, lambda x: xg.vjp(xg.custom_gradient(both), x)):
+        x = np.array([0.25, 0.5])
+        _, pull = f(x)
+        x += 10
+        gradients.append(np.ravel(pull(np.ones(2))))
+    np.testing.assert_allclose(*gradients)
 
 
 @pytest.mark.parametrize(
