@@ -48,6 +48,7 @@ backend = Backend(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
         exact=exact.OPS,
+        selects=True,  # by XLA, in one kernel; a cast of its own would be another
         while_loop=ops.while_loop,
         scan=ops.scan,
         bits=(ops.pack, ops.unpack),

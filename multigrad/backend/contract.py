@@ -201,6 +201,9 @@ class Kernels:
     exact: Mapping[Op, Function] = field(default_factory=dict, kw_only=True)
     """By exact op (`graph/passes/decisions.py`): what has IEEE 754's bits, whatever compiles it."""
 
+    selects: bool = field(default=False, kw_only=True)
+    """Whether the framework's product of a float and a bool tensor is 0 where the bool is False."""
+
     bits: tuple[Function, Function] | None = None
     """`pack(mask) -> bytes`, eight to each, `unpack(bytes, like) -> mask` of a tensor's shape."""
 

@@ -24,12 +24,12 @@ from ..backend.emitted import Body, Prepared
 from ..backend.rows import disabled
 from ..errors import UnsupportedOp
 from ..graph import ops
-from ..graph.ir.graph import ArrayValue, Graph, Location, Node, Region, count_uses
+from ..graph.ir.graph import ArrayValue, Graph, Location, Node, Region, count_uses, make_node
 from ..graph.ir.types import BOOL, UNKNOWN, T, is_float
 from ..graph.ops.arrays.loops import OF_A_LOOP, key_of
 from ..graph.ops.results import OWNING
 from ..graph.passes.facts import assume_alike
-from ..graph.passes.simplify import is_elementwise, scalar_function, symbol_function
+from ..graph.passes.simplify import is_elementwise, rebuild, scalar_function, symbol_function
 from ..graph.support.class_bases import cached_property
 from .function_graph import PACK, UNPACK
 from .patterns import apply_patterns
@@ -49,6 +49,7 @@ class Emission:
         rule: whose code it is, for error messages.
         dtype: replaces T where it is fixed.
         widens: as of `FunctionGraph`.
+        selects: whether a product with a mask is written without a cast of the mask.
         off: the fast rows that are turned off.
         namespace: what the module's code names, by name.
         taken: names that mean something else in the code, such as those of its variables.
@@ -63,6 +64,7 @@ class Emission:
     rule: str
     dtype: str | None = None
     widens: bool = False
+    selects: bool = False
     off: frozenset[str] = field(default_factory=disabled)
     namespace: dict[str, Any] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
@@ -151,7 +153,21 @@ def emit_body(
     elementwise = is_elementwise(graph)
     if fast:
         graph = apply_patterns(graph, emission.backend.kernels.fast, emission.off)
+    if emission.selects:
+        graph = rebuild(graph, by_mask)
     return _Writer(graph, emission, fast, prepared, places).write(elementwise)
+
+
+def by_mask(node: Node) -> Node:
+    """Return a product of a float tensor and a mask without the cast of the mask."""
+    if node.op is not ops.MUL or not is_float(node.type):
+        return node
+    for i, (cast, other) in enumerate((node.operands, node.operands[::-1])):
+        is_mask = cast.op is ops.CAST and cast.operands[0].type.dtype == BOOL
+        if is_mask and other.type.kind == "tensor" and other.type.dtype == node.type.dtype:
+            operands = (cast.operands[0], other) if i == 0 else (other, cast.operands[0])
+            return make_node(ops.MUL, operands, {}, node.type)
+    return node
 
 
 class _Writer:

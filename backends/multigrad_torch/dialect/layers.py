@@ -75,7 +75,7 @@ def reducing(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 mse_loss, l1_loss = reducing(layers.squared_error), reducing(layers.absolute_error)
-smooth_l1_loss = reducing(layers.smooth_l1)
+smooth_l1_loss, huber_loss = reducing(layers.smooth_l1), reducing(layers.huber)
 
 
 @reducing
@@ -166,7 +166,7 @@ LOSSES = TORCH.called(
     {
         __name__: """
             F.binary_cross_entropy; F.cross_entropy;
-            F.gaussian_nll_loss; F.l1_loss; F.mse_loss; F.nll_loss; F.smooth_l1_loss
+            F.gaussian_nll_loss; F.huber_loss; F.l1_loss; F.mse_loss; F.nll_loss; F.smooth_l1_loss
         """
     }
 )

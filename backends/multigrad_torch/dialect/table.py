@@ -259,7 +259,7 @@ ALIASES: dict[Any, Any] = {
     **{getattr(torch, name): METHODS[getattr(_T, name)] for name in ("amax", "amin")},
     **TORCH.taking_the_same(
         {
-            composites: "addcmul; addcdiv; bernoulli; logit: special.logit",
+            composites: "addcmul; addcdiv; bernoulli; entr: special.entr; logit: special.logit",
             places: "max; min",
             memory: "clone",
             xp: "stop_gradient: detach",

@@ -158,7 +158,10 @@ def tile(x: Tensor, *dims: Any) -> Tensor:
 def repeat(x: Tensor, *repeats: Any, axis: int | None = None) -> Tensor:
     # torch repeats the whole tensor, NumPy each element.
     if habits_for(x, "repeat").repeats_whole:
-        return tile(x, *repeats)
+        counts = numbers(repeats)
+        if parts.rank(x) > (len(counts) if isinstance(counts, tuple | list) else 1):
+            raise TypeError(f"repeat takes a number for each of {parts.rank(x)} axes, not {counts}")
+        return xp.tile(x, counts)
     return xp.repeat(x, *repeats, axis=axis)
 
 

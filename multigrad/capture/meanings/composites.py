@@ -111,10 +111,15 @@ def logaddexp2(x1: Tensor, x2: Tensor, scale: float = math.log(2)) -> Tensor:
 
 
 def entr(x: Tensor) -> Tensor:
-    """Return -x log(x): zero at zero, -inf below."""
+    """Return -x log(x): zero at zero, where its slope is inf, and -inf below."""
+    is_zero, is_infinite = xp.equal(x, 0), xp.equal(x, math.inf)
     # Below 0 its derivative is NaN in all libraries, as that of the logarithm is.
-    log = xp.log(xp.where(xp.equal(x, 0), 1.0, x))
-    return xp.where(xp.less(x, 0), -math.inf, -xp.multiply(x, log))
+    inside = xp.where(is_zero | is_infinite, 1.0, x)
+    inner = xp.where(xp.less(x, 0), -math.inf, -xp.multiply(inside, xp.log(inside)))
+    # At the edges functions of the same value and slope, where x / x would be NaN.
+    at_zero = xp.power(xp.where(is_zero, x, 1.0), 0.25)  # of -0.0, too
+    at_infinity = -xp.square(xp.where(is_infinite, x, 1.0))
+    return xp.where(is_zero, at_zero, xp.where(is_infinite, at_infinity, inner))
 
 
 def digamma(x: Tensor) -> Tensor:

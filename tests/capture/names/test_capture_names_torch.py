@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import multigrad as xg
+
 from ...harness.own_library import assert_as_in
+from ...harness.torch_class import torch_class
 from .test_capture_names_numpy import inputs
 
 torch: Any = pytest.importorskip("torch")
@@ -339,3 +343,34 @@ CALLS: list[Call] = [
 @pytest.mark.parametrize("call", CALLS, ids=[f"{i}" for i in range(len(CALLS))])
 def test_a_name_of_torch_means_what_torch_computes(call: Call) -> None:
     assert_as_in("torch", call, *inputs(), rtol=1e-9, atol=1e-9)
+
+
+EDGES = [-math.inf, -1.0, -0.0, 0.0, 0.5, 3.0, math.inf, math.nan]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.special.entr(x),
+        lambda x: F.huber_loss(x, torch.zeros_like(x), reduction="none", delta=2.5),
+    ],
+    ids=["entr", "huber"],
+)
+def test_slopes_at_the_edges_are_torchs(call: Any) -> None:
+    values = []
+    for f in (call, xg.function(call)):
+        x = torch.tensor(EDGES, requires_grad=True)
+        y = f(x)
+        values += [y.detach(), *torch.autograd.grad(y.sum(), x)]
+    torch.testing.assert_close(values[:2], values[2:], equal_nan=True)
+
+
+def test_repeat_with_fewer_counts_than_axes_is_torchs_error() -> None:
+    @torch_class(lambda ctx, g: g[..., :2])
+    def Twice(ctx: Any, x: Any) -> Any:
+        return x.repeat(2)
+
+    assert xg.convert(Twice)(torch.ones(3)).shape == (6,)
+    for f in (Twice.apply, xg.convert(Twice)):
+        with pytest.raises(RuntimeError, match="can not be smaller than"):
+            f(torch.ones(2, 3))

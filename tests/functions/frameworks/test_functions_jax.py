@@ -262,3 +262,23 @@ def test_a_code_that_jax_cannot_differentiate_may_stand_in_the_forward(native: b
     np.testing.assert_array_equal(floor_through(x), np.floor(X))
     for run in (jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: jax.grad(jax.jit(f))):
         np.testing.assert_array_equal(run(lambda x: floor_through(x).sum())(x), np.ones_like(X))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_product_with_a_mask_is_what_it_is_in_jax(dtype: str) -> None:
+    import jax.numpy as jnp
+
+    def masked(x: Tensor) -> Tensor:
+        return jnp.log(x) * (x > 0) + (x < 2) * x
+
+    @jax.custom_vjp
+    def rectified(x: Tensor) -> Tensor:
+        return jnp.maximum(x, 0)
+
+    rectified.defvjp(lambda x: (rectified(x), x > 0), lambda mask, ct: (ct * mask,))
+    x = jnp.array([-1.0, 0.0, 1.0, np.inf, np.nan], dtype)
+    pairs = [(xg.function(masked)(x), masked(x))]
+    cotangent = jnp.array([np.inf, np.nan, -np.inf, 1.0, np.inf], dtype)
+    pairs.append(tuple(jax.vjp(f, x)[1](cotangent)[0] for f in (xg.convert(rectified), rectified)))
+    for ours, own in pairs:
+        np.testing.assert_array_equal(ours.astype("float32"), own.astype("float32"))
