@@ -69,9 +69,10 @@ def find_cuts(
     """
     autodiff = backend.autodiff
     floats, is_watched = autodiff.keeps_float_derivatives, autodiff.watches_outputs
-    # A tangent map of the author's own may read anything; one that is transposed, only what is
-    # kept.
-    keeps_inputs = forward_mode and (graphs.pushed is not None or not autodiff.transposes)
+    # A tangent map of the author's own may read anything, also where it is run on what forward
+    # keeps for backward; one that is transposed, only what is kept.
+    is_own = graphs.pushed is not None and (forward_mode or autodiff.transposes)
+    keeps_inputs = is_own or (forward_mode and not autodiff.transposes)
     apart = None if keeps_inputs else find_cuts_for_writes(graphs, backend, joins=fast or compiled)
     if apart is not None:
         return apart
@@ -81,7 +82,7 @@ def find_cuts(
     if wide is not None and floats:  # what it keeps has its derivative, so all code may keep it
         return Cuts(wide.cut, wide)
     if keeps_inputs or wide is not None:
-        return Cuts(graphs.cut_at_inputs(), wide)
+        return Cuts(graphs.cut_at_inputs(pushes=autodiff.transposes), wide)
     packs = backend.kernels.bits is not None
     return Cuts(graphs.cut(floats, watched=is_watched, packs=packs), None)
 

@@ -289,11 +289,12 @@ class FunctionGraph:
                 return replace(self, forward=forward, backward=backward)
             forward, backward = substitute(forward, lowest), substitute(backward, lowest)
 
-    def cut_at_inputs(self) -> ResidualCut:
+    def cut_at_inputs(self, pushes: bool = False) -> ResidualCut:
         """Return the backward split at the inputs, and at outputs that it reads as forward gave
-        them.
+        them; `pushes`: at those that the author's tangents read, too.
         """
-        return keep_inputs(self.forward, self.backward, self.roles)
+        pushed = self.pushed if pushes else None
+        return keep_inputs(self.forward, self.backward, self.roles, pushed)
 
     def cut(
         self,

@@ -323,6 +323,36 @@ def test_indices_out_of_range_in_a_custom_jvp_get_the_gradient_that_jax_gives() 
 
 
 @pytest.mark.needs("jax")
+def test_several_indices_in_a_custom_jvp_are_those_of_jax_also_out_of_range(backend: Any) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_jvp
+    def cells(table: Any, i: Any, j: Any) -> Any:
+        return table[i, j]
+
+    @cells.defjvp
+    def rule(primals: Any, tangents: Any) -> Any:
+        (table, i, j), (slope, *_) = primals, tangents
+        return cells(table, i, j), 2.0 * slope[i, j]
+
+    table = np.arange(4.0, dtype=np.float32).reshape(2, 2)
+    i, j = np.array([[0, 1, 7, -9], [1, 1, 0, 1]], np.int32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a capture that were disproven would run as written
+        f = xg.from_custom_jvp(cells)
+        y, pull = xg.vjp(lambda x: f(x, backend.array(i), backend.array(j)), backend.array(table))
+        gradient = pull(y)[0]
+    own, own_pull = jax.vjp(lambda x: cells(x, i, j), jnp.asarray(table))
+    np.testing.assert_array_equal(backend.numpy(y), own)
+    np.testing.assert_array_equal(backend.numpy(gradient), own_pull(own)[0])
+    if backend.name == "jax":
+        given = (*map(jnp.asarray, (table, i, j)),)
+        moves = (given[0], *(np.zeros(i.shape, jax.dtypes.float0),) * 2)
+        np.testing.assert_array_equal(jax.jvp(f, given, moves), jax.jvp(cells, given, moves))
+
+
+@pytest.mark.needs("jax")
 def test_jaxs_own_forward_mode_takes_an_imported_custom_jvp() -> None:
     import jax
     import jax.numpy as jnp
@@ -383,6 +413,34 @@ def test_a_classs_own_jvp_is_preferred_to_the_transpose_of_its_backward(backend:
     # TensorFlow's accumulator transposes backward, and asks nobody.
     slope = 1.0 if backend.name == "tensorflow" else 2.0
     np.testing.assert_allclose(backend.numpy(tangent), slope * (v * w + v * x), rtol=1e-5)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("reads", ["nothing", "a mask"])
+def test_a_classs_own_jvp_reads_what_its_backward_does_not(backend: Any, reads: str) -> None:
+    import torch
+
+    class Apart(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            ctx.save_for_forward(x)
+            return x * 2.0
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Any) -> Any:
+            return grad_out * (ctx.saved_tensors[0] > 0) if reads == "a mask" else grad_out * 2.0
+
+        @staticmethod
+        def jvp(ctx: Any, dx: Any) -> Any:
+            return dx * ctx.saved_tensors[0].cos()
+
+    f, x = xg.convert(Apart), backend.array(X.astype(np.float32))
+    _, tangent = xg.jvp(f, (x,), (backend.array(V.astype(np.float32)),))
+    slope = np.where(X > 0, 1.0, 0.0) if reads == "a mask" else 2.0
+    # TensorFlow's accumulator transposes backward, and asks nobody.
+    slope = slope if backend.name == "tensorflow" else np.cos(X)
+    np.testing.assert_allclose(backend.numpy(tangent), V * slope, rtol=1e-5)
 
 
 @pytest.mark.needs("jax", "torch")

@@ -60,8 +60,9 @@ def tangent_graph(
     tensors: Sequence[str],
     outputs: Sequence[Any],
     carried: Sequence[tuple[int, Value]],
-) -> Graph | None:
-    """Return the graph of a tangent rule, see `FunctionGraph.pushed`; None: it moves no inputs.
+) -> tuple[Graph | None, bool]:
+    """Return the graph of a tangent rule, see `FunctionGraph.pushed`, None if it moves no inputs;
+    and whether the rule's pull is the transpose of that graph.
 
     Args:
         inputs: those of forward; `tensors` are the names of the tensors among them, in order.
@@ -72,18 +73,20 @@ def tangent_graph(
     for argument, tangent in rule.tangents:
         name = argument.attr("name") if argument.op is ops.INPUT else None
         if name not in tensors:
-            return None
+            return None, False
         attrs = {"name": tangent_name(tensors.index(name))}
         tangents[tangent] = make_node(ops.INPUT, (), attrs, argument.type)
     changes = optree.tree_leaves(rule.changes, none_is_leaf=True)
     if len(changes) != len(outputs):
-        return None
+        return None, False
     results = tuple([_fit(changes[place], output).node for place, output in carried])
     name = f"tangent of {trace.name}"
     inner = substitute(Graph(name, tuple(inputs), results, trace.source.locations), tangents)
     graph = Graph(name, (*tangents.values(), *inner.inputs), inner.outputs, inner.locations)
-    # No framework transposes a stop, and a tangent has no slope that it could take away.
-    return without_stops(graph, [node.attr("name") for node in tangents.values()])
+    # No framework transposes a stop, and a tangent has no slope that it could take away. But the
+    # transpose has: of an index out of range, whose nearest element gets no gradient.
+    bare = without_stops(graph, [node.attr("name") for node in tangents.values()])
+    return bare, rule.is_first and bare is graph
 
 
 def _fit(change: Any, output: Value) -> Value:

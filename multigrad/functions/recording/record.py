@@ -566,10 +566,9 @@ class _Recording:
             if is_float(value.node.type) and i not in results.undifferentiable
         ]
         tensors = [leaf.name for leaf in self.layout.tensors]
-        graph = tangent_graph(
+        return tangent_graph(
             self.trace, rule, self.all_inputs(), tensors, outputs=run.flat, carried=carried
         )
-        return graph, graph is not None and rule.is_first
 
     def gradients_by_name(self, returned: Any) -> dict[str, Node]:
         """Return the gradients that a backward returned, by the names of their float tensors."""

@@ -382,10 +382,16 @@ def outputs_as_inputs(backward: Graph, roles: Roles) -> Graph:
     )
 
 
-def keep_inputs(forward: Graph, backward: Graph, roles: Roles) -> ResidualCut:
-    """Return the cut that keeps whatever backward reads of inputs and of forward's outputs."""
+def keep_inputs(
+    forward: Graph, backward: Graph, roles: Roles, pushed: Graph | None = None
+) -> ResidualCut:
+    """Return the cut that keeps whatever backward reads of inputs and of forward's outputs, and
+    `pushed`, if it runs on the same.
+    """
     backward = outputs_as_inputs(without_kept(backward), roles)
-    nodes = {node.attr("name"): node for node in backward.nodes if node.op is ops.INPUT}
+    also = () if pushed is None else outputs_as_inputs(pushed, roles).nodes
+    inputs = [node for node in (*also, *backward.nodes) if node.op is ops.INPUT]
+    nodes = {node.attr("name"): node for node in inputs}
     read_names = [name for name in (*roles.inputs, *roles.outputs) if name in nodes]
     return _split(forward, backward, roles, {nodes[name]: name for name in read_names}, alike=False)
 
