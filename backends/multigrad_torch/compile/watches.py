@@ -79,6 +79,8 @@ def _write_read(
     for kind, place in steps:
         if (kind, place) == LENGTH:
             return f"len({text})"
+        if kind == "all":  # of os.environ
+            return f"tuple({text}.items())"
         if value is MISSING and (kind, place) == path[-1]:
             return f"hasattr({text}, {place!r})" if kind == "stored" else f"{place!r} in {text}"
         if kind in ("stored", "getattr"):
@@ -87,6 +89,7 @@ def _write_read(
         elif kind == "item_of":
             text = f"{text}[{place!r}]"
         elif kind != "function_of":
+            text = place if kind == "module_of" else text
             raise NotCaptured(TraceError(f"{subject} reads {text}, on which no compiler guards"))
     if isinstance(value, (set, frozenset, *BUFFERS)):
         raise NotCaptured(TraceError(f"{subject} reads {text}, on which no compiler guards"))

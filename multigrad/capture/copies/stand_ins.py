@@ -189,7 +189,7 @@ CHANGING = {
         time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time
         process_time_ns thread_time ctime localtime gmtime strftime
     """,
-    os: "urandom getpid getenv times getloadavg",
+    os: "urandom getpid times getloadavg",
     uuid: "uuid1 uuid4 getnode",
     secrets: "choice randbelow randbits token_bytes token_hex token_urlsafe",
 }

@@ -20,7 +20,9 @@ belongs to a library is left out, but for Python's own containers and a module's
 
 from __future__ import annotations
 
+import dis
 import inspect
+import itertools
 import operator
 import os
 import sys
@@ -95,6 +97,8 @@ NONE: frozenset[Any] = frozenset()
 ASKING = frozenset(("getattr", "hasattr"))  # by which code reads attributes that may be missing
 # By which it reads all attributes of an object.
 REFLECTING = frozenset(("__dict__", "asdict", "astuple", "dir", "fields", "getmembers", "vars"))
+LOOKING_UP = frozenset(("import_module", "__import__", "modules"))  # modules, by their names
+IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 # Methods that no arithmetic calls.
 NOT_CALLED = frozenset(("__new__", "__repr__", "__str__", "__set_name__", "__init_subclass__"))
 
@@ -349,7 +353,7 @@ class Walk:
         for name in sorted(named):
             if name in function.__globals__:
                 self._see(path, find, global_of, name, function.__globals__[name])
-        self._see_modules(names | words)  # imported inside the function, or by a string
+        self._see_modules(_modules_named(function, names, words))
         self._see_cells(path, find, function)
         for name in own:
             if (value := getattr(function, name)) is not None:
@@ -360,8 +364,8 @@ class Walk:
             self._see(path, find, cell_of, i, contents(cell))
 
     def _see_modules(self, names: Iterable[str]) -> None:
-        """See modules of the user's that are imported by their names as strings."""
-        for name in names:
+        """See modules of the user's that are imported inside a function, or by a string."""
+        for name in sorted(names):
             module = sys.modules.get(name)
             if module is not None and id(module) not in self._seen and self.is_users(module):
                 self._seen.add(id(module))
@@ -393,6 +397,8 @@ class Walk:
             self._see_cells(path, find, function)  # of singledispatch
         if isinstance(value, CONTAINERS):
             self._see_items(path, find, value)
+        elif value is os.getenv:
+            self._see_object((("module_of", "os"),), partial(sys.modules.get, "os"), os)
         elif isinstance(value, type(os.environ)):
             self._reads.add((*path, ("all", None)), step(find, environment_of, None))
         elif isinstance(value, ContextVar):
@@ -480,6 +486,19 @@ class Walk:
                 if any(len(w) > 1 and (n.startswith(w) or n.endswith(w)) for w in self.words)
             }
         return names
+
+
+def _modules_named(
+    function: types.FunctionType, names: frozenset[str], words: frozenset[str]
+) -> set[str]:
+    """Return the full names of modules that a function may import inside it, or look up."""
+    found = {*names} if names.isdisjoint(LOOKING_UP) else names | words
+    package = function.__globals__.get("__package__")
+    codes = nested_codes(function.__code__)
+    if package and any(IMPORT_NAME in code.co_code[::2] for code in codes):
+        parents = [*itertools.accumulate(package.split("."), "{}.{}".format)]
+        found |= {f"{parent}.{name}" for parent in parents for name in names}
+    return found.intersection(sys.modules)
 
 
 def _is_named(value: Any, name: Any) -> bool:
