@@ -243,8 +243,7 @@ class Autodiff:
     """(message) -> the identity on tensors, any derivative of which raises GradientError."""
 
     refuse_gradient: Callable[[str], Callable[[Any], Any]] | None = None
-    """(message) -> the identity on a number, which raises GradientError for a tensor that asks for
-    a gradient; without it none is refused."""
+    """(message) -> the identity on a number, which raises GradientError if it has a gradient."""
 
     transform: Callable[[], frozenset[str] | None] | None = None
     """The kinds of `Trace.omissions` that show in the transform around a call; None: in none."""
@@ -437,8 +436,7 @@ class Imports:
     """(its name, or an object for it) -> the operator as a function with a signature, or None."""
 
     container: Callable[[Any], Parts | None] | None = None
-    """How an object is taken apart, and put together of other parts, whose class its users have
-    registered as a container; None: it is none."""
+    """How an object is taken apart whose class is registered as a container; None: it is none."""
 
     hook_params: Callable[[], AbstractContextManager[Any]] | None = None
     """A context within which rules act on parameters' gradients, for the scope "params"."""
@@ -452,8 +450,7 @@ class Models:
     """Whether an object is a model of the framework, for `attach`."""
 
     attach: Callable[[Any, Any], Any] | None = None
-    """(model, {selector: rule} or a composite) -> the handle of a model that is changed in place, a
-    `multigrad.models.attach.Attachment`."""
+    """(model, {selector: rule} or a composite) -> the handle of the model, changed in place."""
 
     override: Callable[[Function, Any], Function] | None = None
     """(function, {operation: rule} or a composite) -> the function with those rules."""
