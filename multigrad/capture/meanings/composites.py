@@ -117,7 +117,7 @@ def entr(x: Tensor) -> Tensor:
     inside = xp.where(is_zero | is_infinite, 1.0, x)
     inner = xp.where(xp.less(x, 0), -math.inf, -xp.multiply(inside, xp.log(inside)))
     # At the edges functions of the same value and slope, where x / x would be NaN.
-    at_zero = xp.power(xp.where(is_zero, x, 1.0), 0.25)  # of -0.0, too
+    at_zero = xp.where(is_zero, x, 1.0) ** 0.9375  # of -0.0, too
     at_infinity = -xp.square(xp.where(is_infinite, x, 1.0))
     return xp.where(is_zero, at_zero, xp.where(is_infinite, at_infinity, inner))
 
