@@ -105,7 +105,7 @@ def is_collecting() -> bool:
 
 def is_noted() -> bool:
     """Return whether a capture, or a trace of `xg.jit`, notes what is looked up now."""
-    return is_collecting() or _JIT_TRACE.get() is not None
+    return READING.get() is not None or _JIT_TRACE.get() is not None
 
 
 def note(meanings: Mapping[str, Any]) -> None:

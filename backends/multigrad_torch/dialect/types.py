@@ -116,7 +116,10 @@ COMPOSITES_WITHOUT_AUTOCAST = frozenset(
     """.split()  # noqa: SIM905
 )
 # Ops that keep their operand's dtype under autocast, whatever computes them.
-UNCAST_OPS = {ops.ARRAY, ops.CAST, ops.HOLD, ops.SIZE, ops.STOP_GRADIENT, ops.SUM_TO, ops.UNHOLD}
+UNCAST_OPS = {
+    *(ops.ARRAY, ops.CAST, ops.HOLD, ops.MEMORY),
+    *(ops.SIZE, ops.STOP_GRADIENT, ops.SUM_TO, ops.UNHOLD),
+}
 
 
 @functools.cache

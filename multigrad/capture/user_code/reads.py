@@ -54,6 +54,7 @@ from .paths import (
     ATOMS,
     CONTAINERS,
     MISSING,
+    OPEN,
     TAKES,
     Find,
     Path,
@@ -82,15 +83,16 @@ from .paths import (
     token_of,
     variable_of,
 )
+from .read_checks import Check, write_check
 
-Latest = tuple[tuple[Find, ...], list[Any], int]  # what finds, what was found, and its number
+Latest = tuple[tuple[Find, ...], Sequence[Any], int]  # what finds, what was found, its number
 MOST_ITEMS = 64  # of a container, whose items are compared one by one
 MOST_OBJECTS = 256  # of a longer one, whose objects are, but for functions and classes
 MOST_FLAT = 65_536  # of a still longer one, whose numbers and strings are
 MOST_READS = 1024  # of one function
 MOST_KEYS = 256  # of the values of one function: then they are numbered anew
 DEPTH = 32
-LENGTH = ("length", None)  # the last step of a path to a container's length
+LENGTH = ("length_of", None)  # the last step of a path to a container's length
 CHANGES = 2  # of a float: then it is tried as a run-time number
 MOST_CHANGES = 16  # of an array: then its code runs as written, not as a graph for each value
 NONE: frozenset[Any] = frozenset()
@@ -193,6 +195,12 @@ class Reads(Telling):
         latest[open_paths] = finds, found, number
         return number
 
+    def found(self, number: int, open_paths: frozenset[Path]) -> dict[Path, Any] | None:
+        """Return by path what was found last; None if its number is another."""
+        rows, latest, _ = self._state
+        _, found, number_now = latest.get(open_paths, ((), (), None))
+        return dict(zip(rows, found, strict=True)) if number_now == number else None
+
     def _note_moves(self, paths: list[Path], tokens: list[Any], found: list[Any]) -> None:
         for path, old, new in zip(paths, tokens, found, strict=False):
             if type(old) is type(new) and type(new) in (float, tuple) and old != new:
@@ -207,6 +215,20 @@ class Reads(Telling):
                     f"{self}: an array ({path[-1][1]!r}) that has changed more than "
                     f"{MOST_CHANGES} times; pass it as an argument"
                 )
+
+
+def check_of(
+    numbers: Mapping[Reads, int], open_paths: Mapping[Reads, frozenset[Path]]
+) -> Check | None:
+    """Return a function that quickly tells whether facts have these meanings, as they had last."""
+    found = [
+        (reads.anchor, reads.found(number, open_paths.get(reads, NONE)))
+        for reads, number in numbers.items()
+    ]
+    scope = {"MISSING": MISSING, "OPEN": OPEN, "token": token_of}
+    with suppress(Exception):  # what led to a value has changed by now
+        return write_check(found, TAKES, scope)
+    return None
 
 
 # By id. A row goes with its anchor, and keeps it alive only where Python has no weak reference.
@@ -400,7 +422,7 @@ class Walk:
         elif value is os.getenv:
             self._see_object((("module_of", "os"),), partial(sys.modules.get, "os"), os)
         elif isinstance(value, type(os.environ)):
-            self._reads.add((*path, ("all", None)), step(find, environment_of, None))
+            self._reads.add((*path, ("environment_of", None)), step(find, environment_of, None))
         elif isinstance(value, ContextVar):
             self._see(path, find, variable_of, None, value.get(MISSING))
         elif isinstance(value, weakref.ref):

@@ -273,6 +273,24 @@ def _has_attribute(trace: Trace, kind: str, value: Any) -> bool:
 
 def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], Any]:
     """Return a function that quickly tells the calls of a layout apart by these facts."""
+    look, reads = watch_arguments(needed, layout), sorted(filter(is_read, needed))
+    if not reads:
+        return look or nothing
+
+    def look_around(leaves: Sequence[Any]) -> Any:
+        return (*map(look_up, reads), look and look(leaves))
+
+    return look_around
+
+
+def nothing(leaves: Sequence[Any]) -> None:
+    """Return the key of calls that no fact tells apart."""
+
+
+def watch_arguments(
+    needed: frozenset[str], layout: Layout
+) -> Callable[[Sequence[Any]], Any] | None:
+    """Return what tells calls apart by the facts about arguments; None if there are none."""
     numbers, shapes, questions = set(), set(), []
     for _, kind, index in places_of(needed, layout, first_tensor(layout)):
         # Of another layout, an argument may be a tensor: here there is nothing to know.
@@ -286,22 +304,18 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
             (numbers if kind == "param" else shapes).add(index)
     order = sorted(numbers)
     questions += [(shape_key, index) for index in sorted(shapes)]
-    reads = sorted(filter(is_read, needed))
 
     def look(leaves: Sequence[Any]) -> Any:
         keys = [number_key(leaves[i]) for i in order]
         return (*keys, *[ask(leaves[i]) for ask, i in questions])
 
-    def look_around(leaves: Sequence[Any]) -> Any:
-        return (*map(look_up, reads), *look(leaves))
-
     def look_at_number(leaves: Sequence[Any]) -> Any:
         return number_key(leaves[order[0]])
 
     # The function runs at each call, so the cheapest that suffices is returned.
-    if reads:
-        return look_around
-    return look_at_number if len(order) == 1 and not questions else look
+    if not questions and len(order) < 2:
+        return look_at_number if order else None
+    return look
 
 
 def number_key(number: Any) -> Any:
