@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,8 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among, entry_points, load_backend, refuse_unusable
 from ..backend.values import in_one_framework, is_float_tensor
+from ..capture.user_code.read_checks import Check
+from ..capture.user_code.reads import Reads, check_of
 from ..errors import GradientError, RuleTypeError, RuleValueError, TraceError, UnsupportedOp
 from ..functions.calls.arguments import (
     Layout,
@@ -21,7 +22,7 @@ from ..functions.calls.arguments import (
     unwrap,
 )
 from ..functions.calls.as_written import check_native, run_recipe
-from ..functions.calls.binding import Entry, assemble, check_assumptions, explain_places
+from ..functions.calls.binding import Entry, Run, assemble, check_assumptions, explain_places
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.decision import PULLED, PUSHED
 from ..functions.calls.effects import check_apart
@@ -30,7 +31,7 @@ from ..functions.calls.parameters import BoundFunction
 from ..functions.calls.recipe import Variant
 from ..functions.code_recipes import recipe_of_pair
 from ..functions.custom_gradient import refuse_class
-from ..functions.entries import MOST_ENTRIES
+from ..functions.entries import CALLS, MOST_ENTRIES
 from ..functions.function import Function
 from ..graph import ops
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
@@ -40,7 +41,7 @@ from ..graph.support.threads import build_once
 from ..graph.support.tracebacks import door, shorten
 from ..graph.support.trees import optree
 from ..trace.active_rules import FREE, KeySource
-from ..trace.lookups import at_present
+from ..trace.lookups import at_present, is_noted, look_up
 from ..trace.trace import Value
 from .activation import Activation
 from .model.activation_function import put_under
@@ -110,8 +111,12 @@ def _as_before(f: Any, arrays: tuple[Any, ...]) -> tuple[Any, Pullback] | None:
     values: tuple[Any, ...] = ()
     if isinstance(f, Activation):
         f, values, _ = function_under(f, load_backend("numpy"))
-    entry = f._known.get((PULLS, *[x.dtype for x in arrays], *map(type, values)))
-    return None if entry is None else entry.run((*arrays, *values), FREE)
+    key = (PULLS, *[x.dtype for x in arrays], *map(type, values))
+    entry = f._known.get(key)
+    result = None if entry is None else entry.run((*arrays, *values), FREE)
+    if result is None:
+        f._known.pop(key, None)
+    return result
 
 
 def open_inputs(
@@ -289,8 +294,10 @@ def _of_function(
         explain_places(function.recipe.subject, variant, backend, leaves)
         raise
     is_single = len(graphs.cotangents) == 1
-    # Nothing but dtypes decides on it (arrays are NumPy's), and the arguments are not nested.
-    is_alike = not function.captures.facts - {"dtype", LIBRARY} and not function.defaults
+    # Nothing but dtypes decides on it (arrays are NumPy's), and what the code reads; and the
+    # arguments are not nested.
+    others = function.captures.facts - {"dtype", LIBRARY}
+    is_alike = all(isinstance(fact, Reads) for fact in others) and not function.defaults
     if is_alike and flatten(tuple(leaves), {})[1] == tree:
         _keep(function, variant, layout, leaves, native)
     positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]
@@ -325,6 +332,7 @@ def _keep(
         variant.graphs.is_random
         or variant.assumed
         or variant.updates
+        or variant.numbers
         or function.captures.open_indices(variant)
         or not variant.outputs.is_leaf()
         or order != tuple(range(len(leaves)))
@@ -355,7 +363,26 @@ def _keep(
 
     dtypes = [leaf.dtype for leaf in arrays]
     key = (PULLS, *dtypes, *map(type, leaves[count:]))
-    build_once(function.entries.known, key, partial(Entry, run), MOST_ENTRIES)
+    read = {fact: number for fact, number in variant.facts.items() if isinstance(fact, Reads)}
+    entry = Entry(while_read(read, run) if read else run)
+    build_once(function.entries.known, key, lambda: entry, MOST_ENTRIES)
+
+
+def while_read(read: Mapping[Reads, int], run: Run) -> Run:
+    """Return `run` for as long as what code reads stays the same; then its result is None."""
+    calls = 0
+    is_same: Check | None = None
+
+    def run_while(leaves: Sequence[Any], draws: KeySource) -> Any:
+        nonlocal calls, is_same
+        if is_same is None or not is_same() or is_noted():
+            if any(look_up(fact) != number for fact, number in read.items()):
+                return None
+            calls += 1
+            is_same = check_of(read, {}) if calls == CALLS else is_same
+        return run(leaves, draws)
+
+    return run_while
 
 
 def checked_values(
