@@ -202,8 +202,8 @@ STARTS = (global_of.__name__, cell_of.__name__)  # steps from a function
 TAKES: dict[str, Take] = {
     take.__name__: take
     for take in (
-        *(global_of, cell_of, stored, item_of, getattr),
-        *(function_of, kind_of, module_of, nth_of, referent_of, variable_of),
+        *(global_of, cell_of, stored, item_of, getattr, environment_of, function_of, kind_of),
+        *(length_of, module_of, nth_of, own_names, referent_of, variable_of),
     )
 }
 
