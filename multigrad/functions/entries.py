@@ -15,7 +15,6 @@ An entry is built at the first call of its layout, from the outside in:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -27,8 +26,6 @@ from ..backend.contract import Backend
 from ..backend.discovery import FUNCTION_READERS
 from ..backend.emitted import Attached
 from ..backend.values import framework_of, in_one_framework
-from ..capture.user_code.read_checks import Check
-from ..capture.user_code.reads import LOOSE, Reads, check_of
 from ..errors import GradientError, PlaceError, RuleTypeError, TraceError
 from ..graph.support.params import Fused
 from ..graph.support.threads import build_once, set_within
@@ -38,7 +35,6 @@ from ..lowering.lower import lower_graphs
 from ..trace.active_rules import KeySource
 from ..trace.assertions import AUTOCAST
 from ..trace.identity import value_key
-from ..trace.lookups import is_in_force, is_noted, is_read
 from .calls.arguments import (
     PLAIN,
     Layout,
@@ -70,18 +66,14 @@ from .calls.decision import (
     form_under_autocast,
 )
 from .calls.effects import callers_own, check_apart, copied_all, giving, left_out, warn_left_out
-from .calls.facts import watch, watch_arguments
 from .calls.parameters import Completion, bind_call, refuse_unknown
 from .calls.recipe import Variant
 from .captures import Captures, prove
-from .open_forms import Numbers, find_form, try_open
+from .open_forms import MOST_ENTRIES, EntriesByFacts, find_form
 from .proof.verdicts import ALL, how_much
 
-# For each Function; a table that is full is emptied.
-MOST_ENTRIES = 1024
 # The entries being built around a call, as tables and keys; emptied as each is built.
 _in_progress: ContextVar[tuple[Any, ...]] = ContextVar("multigrad_entries", default=())
-CALLS = 4  # for which what code reads has stayed the same: then a check of it is written
 
 
 class Entries:
@@ -462,118 +454,6 @@ class Entries:
                 raise
 
         return Entry(native)
-
-
-class EntriesByFacts:
-    """Entries of one layout, one for each set of facts about a call's values.
-
-    `captures` has the facts that are needed, of which a new capture may need more. Where a rule in
-    force, or the rule of a name, is among them, calls are within `on_call` of their compiler.
-
-    A float that the code reads, and that keeps changing, becomes a number of the call: the entries
-    in `_open` take it as it is then (`open_forms.py`).
-
-    Where nothing is looked up but what code reads (`_reads`), and that has stayed the same for some
-    calls, `_latest` has a quick check of it, and the entries by the facts about arguments.
-    """
-
-    __slots__ = (
-        *("_around", "_build", "_latest", "_layout", "_look", "_on_call", "_open", "_reads"),
-        *("_state", "captures"),
-    )
-
-    def __init__(
-        self,
-        captures: Captures,
-        layout: Layout,
-        build: Callable[[Sequence[Any]], Entry],
-        on_call: Callable[[], AbstractContextManager[Any]] | None,
-    ) -> None:
-        self.captures, self._layout, self._build = captures, layout, build
-        self._on_call = on_call
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        facts = self.captures.facts
-        # What reads the facts of a call, and the entries by them: both change together.
-        self._state: tuple[Any, dict[Any, Entry]] = watch(facts, self._layout), {}
-        # Numbers that the code reads and that move, and the entries of forms for all their values.
-        self._open: tuple[Numbers, dict[Any, Entry]] = {}, {}
-        reads = sorted(filter(is_read, facts))
-        is_of_code = all(isinstance(fact, Reads) for fact in reads)
-        self._reads: list[Any] = reads if is_of_code else []
-        self._look = watch_arguments(facts, self._layout)
-        self._around = self._on_call if any(map(is_in_force, facts)) else None
-        # The check, the entries, the numbers of what was read, and for how many calls.
-        self._latest: tuple[Check | None, dict[Any, Entry], Any, int] = None, {}, (), 0
-
-    def put(self, leaves: Sequence[Any], entry: Entry) -> None:
-        read_facts, entries = self._state
-        entries[read_facts(leaves)] = entry
-
-    def run(self, leaves: Sequence[Any], draws: KeySource) -> Any:
-        """Run the entry for the facts of a call."""
-        is_same, entries, _, _ = self._latest
-        if is_same is not None and is_same() and not is_noted():
-            look = self._look
-            entry = entries.get(look and look(leaves))
-            if entry is not None:
-                return entry.run(leaves, draws)
-        if self._around is not None:
-            with self._around():
-                return self._choose(leaves).run(leaves, draws)
-        return self._choose(leaves).run(leaves, draws)
-
-    def _choose(self, leaves: Sequence[Any]) -> Entry:
-        paths, open_entries = self._open
-        if paths and not is_noted():
-            with set_within(LOOSE, paths):
-                key = self._state[0](leaves)
-            entry = open_entries.get(key)
-            if entry is not None:
-                if self._reads:
-                    self._note_latest(key, entry, paths)
-                return entry
-        read_facts, entries = self._state
-        key = read_facts(leaves)
-        entry = entries.get(key)
-        if entry is not None:
-            if self._reads:
-                self._note_latest(key, entry, {})
-            return entry
-        old_facts = self.captures.facts
-        entry = self._build(leaves)
-        if self.captures.facts != old_facts or len(entries) >= MOST_ENTRIES:
-            self._begin_anew()  # new facts tell more calls apart
-        self.put(leaves, entry)
-        if any(isinstance(fact, Reads) and fact.moving for fact in self.captures.facts):
-            self._try_open(leaves)
-        return entry
-
-    def _note_latest(self, key: Any, entry: Entry, paths: Numbers) -> None:
-        """Note the entry for a key of `watch`; in time, have the check written."""
-        *numbers, of_arguments = key
-        is_same, entries, numbers_before, calls = self._latest
-        if numbers != numbers_before:
-            is_same, entries, calls = None, {}, 0
-        entries[of_arguments] = entry
-        # Again after 8, 16, ... calls: equal numbers may have taken the place of those it has.
-        if calls >= CALLS and not calls & (calls - 1):
-            is_same = check_of(dict(zip(self._reads, numbers, strict=True)), paths)
-        self._latest = is_same, entries, numbers, calls + 1
-
-    def _try_open(self, leaves: Sequence[Any]) -> None:
-        layout = self._layout.with_objects(leaves)
-        paths: Numbers = {}
-        with suppress(Exception):  # it runs as written
-            variant = self.captures.for_call(layout, leaves)
-            paths = try_open(self.captures, layout, leaves, variant)
-        if paths:
-            paths_before, entries = self._open
-            with set_within(LOOSE, paths):
-                entries = entries if paths == paths_before else {}
-                entries[self._state[0](leaves)] = self._build(leaves)
-            self._open = paths, entries
 
 
 def checking(entry: Entry, check: Callable[[Sequence[Any]], None]) -> Entry:

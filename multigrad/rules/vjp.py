@@ -31,8 +31,8 @@ from ..functions.calls.parameters import BoundFunction
 from ..functions.calls.recipe import Variant
 from ..functions.code_recipes import recipe_of_pair
 from ..functions.custom_gradient import refuse_class
-from ..functions.entries import CALLS, MOST_ENTRIES
 from ..functions.function import Function
+from ..functions.open_forms import CALLS, MOST_ENTRIES
 from ..graph import ops
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ..graph.passes.facts import LIBRARY

@@ -84,7 +84,7 @@ xg.vjp(act, np.ones(3, np.float32))
     ("drawn", "said"),
     [
         ("np.random.default_rng().normal()", "which gives another generator at each call"),
-        ("np.random.rand()", "it draws a number, or reads one that changes"),
+        ("np.random.rand()", "it draws a number from a generator that no key"),
     ],
 )
 def test_a_rule_that_is_the_first_to_ask_numpy_for_its_generators_is_no_graph(

@@ -5,22 +5,29 @@ see.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import MappingProxyType
 from typing import Any
 
 from multigrad.trace.trace import Value
 
 
-class Unseen:
-    """Holds what is appended; behind a proxy, into which no capture looks."""
+class OfOurs:
+    __slots__ = ("items",)
+    __module__ = "multigrad"
 
     def __init__(self) -> None:
-        self._held: MappingProxyType[str, list[Any]] = MappingProxyType({"items": []})
+        self.items: list[Any] = []
+
+
+class Unseen:
+    """Holds what is appended; behind an object of ours, into which no capture looks."""
+
+    def __init__(self) -> None:
+        self._held = OfOurs()
 
     @property
     def items(self) -> list[Any]:
         """All of them."""
-        return self._held["items"]
+        return self._held.items
 
     def append(self, item: Any) -> None:
         """Add an item; of a symbol its class, as no symbol may outlive its capture."""

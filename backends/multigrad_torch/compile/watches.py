@@ -79,7 +79,7 @@ def _write_read(
     for kind, place in steps:
         if (kind, place) == LENGTH:
             return f"len({text})"
-        if kind == "all":  # of os.environ
+        if kind == "environment_of":
             return f"tuple({text}.items())"
         if value is MISSING and (kind, place) == path[-1]:
             return f"hasattr({text}, {place!r})" if kind == "stored" else f"{place!r} in {text}"

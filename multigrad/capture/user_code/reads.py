@@ -33,6 +33,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from operator import is_
+from threading import Condition
 from typing import Any
 
 from ...errors import TraceError
@@ -396,6 +397,8 @@ class Walk:
     def _see(self, path: Path, find: Find, take: Take, place: Any, value: Any) -> None:
         """See the value that `take` gives of what a path leads to."""
         path, find = (*path, (take.__name__, place)), step(find, take, place)
+        if isinstance(value, Condition):
+            return  # who waits for it is nothing that code reads
         if isinstance(value, types.ModuleType):
             self._see_object(path, find, value)
         elif type(value) in ATOMS:
