@@ -352,7 +352,7 @@ def audit(
             help="Whether the gradient is meant to differ from the derivative; else detected.",
         ),
     ] = None,
-    # Accepted, as scripts have them; docstrings and tests are not run for their inputs any more.
+    # Accepted, as scripts have them; no docstrings and tests are run for their inputs.
     examples: Annotated[bool, typer.Option("--examples/--no-examples", hidden=True)] = False,
     limit: Annotated[float, typer.Option(min=1.0, help="Seconds for each target.")] = 120.0,
     as_json: Annotated[
