@@ -19,7 +19,7 @@ from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Node
 from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
 from ...graph.passes.facts import needed_shapes
-from ...graph.passes.residuals import drop_kept, drop_marks
+from ...graph.passes.residuals import drop_marks, without_kept
 from ...graph.passes.simplify import simplify
 from ...lowering.function_graph import FunctionGraph
 from ...trace.assertions import BRANCHES
@@ -139,7 +139,7 @@ def _merge_graphs(
 ) -> FunctionGraph:
     if a.is_random or b.is_random or a.undifferentiable != b.undifferentiable:
         raise TypeError("its paths draw, or give gradients to other outputs")
-    bare = drop_kept(drop_marks(drop_calls(Graph(trace.name, (), (condition,)))))
+    bare = without_kept(drop_marks(drop_calls(Graph(trace.name, (), (condition,)))))
     (bare_condition,) = bare.outputs
     assert bare_condition is not None
     test = trace.value(bare_condition)

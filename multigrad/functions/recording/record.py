@@ -506,7 +506,10 @@ class _Recording:
                 self.trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
         own = (*run.leaves, *results.symbols, *results.values, *upstream)
         computed = held_values(self.trace.source.witness.made, own)
-        marked_outputs, run_pull = results.symbols if recorded.keeps_output else (), recorded.pull
+        # A backward that closes over an output has what forward gave of the input as it was.
+        is_closed_over = not (recorded.recomputes or self.is_imported)
+        marked_outputs = results.symbols if recorded.keeps_output or is_closed_over else ()
+        run_pull = recorded.pull
 
         def pull(incoming: list[Any]) -> dict[str, Node]:
             remaining, question_count = iter(incoming), questions.count()

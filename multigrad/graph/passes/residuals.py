@@ -127,11 +127,6 @@ def find_unkept(graph: Graph, computed: Collection[Node]) -> tuple[tuple[str, ..
     return names, substitute(graph, changes)
 
 
-def drop_kept(graph: Graph) -> Graph:
-    """Return a graph without marks of the copies that the code keeps."""
-    return substitute(graph, {n: n.operands[0] for n in graph.nodes if is_kept_copy(n)})
-
-
 def is_kept_copy(node: Node) -> bool:
     return node.op is ops.MEMORY and node.attr("how") == KEPT
 
