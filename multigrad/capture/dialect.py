@@ -102,6 +102,7 @@ class Habits:
         outside: what an index that lies outside means where it is taken, and where it is put; see
             `trace/xp/shapes.py`.
         overwritten_too: a value that another one overwrites gets a gradient, as if it stood there.
+        selects: a product with a mask is 0 where that is False, whatever the other factor.
         objects_change: users set attributes of its objects; else it fills them in itself.
     """
 
@@ -123,6 +124,7 @@ class Habits:
     unordered: frozenset[str] = frozenset()
     outside: tuple[str, str] = ("refused", "refused")
     overwritten_too: bool = False
+    selects: bool = False
     objects_change: bool = False
 
 

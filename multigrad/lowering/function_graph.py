@@ -93,6 +93,7 @@ class FunctionGraph:
             carry a gradient`, where the author gives them; else they are the transpose of backward.
         is_pushed_first: whether backward is the transpose of `pushed`.
         residuals: what forward keeps, where that is chosen: one of `WAYS`.
+        selects: whether a product with a mask selects in the library that it is written in.
         widens: float32 in both graphs stands for float64 where the inputs have that.
         params: the run-time params of both graphs, in order.
         is_random: whether it draws random numbers.
@@ -116,6 +117,7 @@ class FunctionGraph:
     is_pushed_first: bool = False
     fused: Fused = "auto"
     residuals: str = "auto"
+    selects: bool = False
     widens: bool = False
     params: tuple[str, ...] = field(init=False)
     is_random: bool = field(init=False)

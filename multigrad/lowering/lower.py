@@ -189,7 +189,7 @@ def _prepare(graphs: FunctionGraph, backend: Backend, style: Style, checks: bool
     is_owning = backend.tensors.write is not None and backend.tensors.address is None
     if is_owning and not graphs.is_rule:
         graphs = graphs.owning_results()
-    selects = backend.kernels.selects and not graphs.is_rule
+    selects = backend.kernels.selects and graphs.selects
     emission = Emission(backend, graphs.backward.name, widens=graphs.widens, selects=selects)
     # The object's name is that of the pair, unless it means something else in emitted code.
     own_name = identifier(graphs.name)

@@ -307,7 +307,9 @@ register_dialect(
             describe=describe_nnx,
         ),
         habits=Habits(
-            inexact={"expm": 1e-8, "log_ndtr": LOG_OF_NEARLY_1}, outside=("nearest", "inside")
+            inexact={"expm": 1e-8, "log_ndtr": LOG_OF_NEARLY_1},
+            outside=("nearest", "inside"),
+            selects=True,  # in float32 XLA does so
         ),
         types=TYPES,
     ),

@@ -43,6 +43,7 @@ from ...errors import GradientError, MultigradError, TraceError
 from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Node
 from ...graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
+from ...graph.passes.facts import LIBRARY
 from ...graph.passes.residuals import drop_marks, find_unkept, given_by_forward, marks
 from ...graph.passes.simplify import simplify, without_stops
 from ...graph.support.threads import set_within
@@ -390,6 +391,7 @@ class _Recording:
         lend(trace)  # raises NeedsConcrete if the dtypes turned out to be the tensors' library's
         if calls := ", ".join(self.types.unconfirmed):
             note_open(self.recipe, f"no library says what dtype these give: {calls}")
+        library = find_dialect(self.recipe.dialect(trace.facts.get(LIBRARY)))
         own_forward = told_apart(simplify(forward), values, run.leaves)
         is_once = trace.backward.lost_gradient or trace.backward.is_once
         graphs = FunctionGraph(
@@ -407,6 +409,7 @@ class _Recording:
             refused=self.recipe.arguments.refused(layout),
             pushed=None if tangent is None else simplify(tangent),
             is_pushed_first=is_tangent_first,
+            selects=library is not None and library.habits.selects,
         )
         if self.recipe.noun != "rule":  # which may be applied alone, and differentiated
             graphs = graphs.without_calls()

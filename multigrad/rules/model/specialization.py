@@ -258,10 +258,15 @@ class Specialization:
         """Record the rule in the capture to which its tensors belong."""
         trace, has_tin = grad_out.trace, tin is not None
         x = grad_out if tin is None else tin
-        layout = self._lay_out(x.node.type, has_tin)
+        layout, captures = self._lay_out(x.node.type, has_tin), self.captures[has_tin]
         try:
             with crossing(NeedsConcrete):
-                variant = self.captures[has_tin].for_symbols(trace, layout, (x, has_tin, *values))
+                variant = captures.for_symbols(trace, layout, (x, has_tin, *values))
+            if not variant.proofs:  # which may read its names as another library's
+                like = made_up(variant.facts)
+                leaves = (like, has_tin, *self._numbers((), variant.facts))
+                layout = self._lay_out(like, has_tin)
+                variant = captures.proven(variant, layout, leaves, variant.facts)
         except NotCaptured as error:
             raise note(error.error) from error.__cause__
         form = Form.of(has_tin, {}, self._form_of(variant, has_tin).graphs.backward)
@@ -311,7 +316,12 @@ class Specialization:
             raise
         except Exception as failure:
             name_rank(failure, f"{self.subject} failed")
-            raise
+            if error is None or not isinstance(failure, TypeError):
+                raise  # else another library's function may have met these tensors
+            text = f"{error}; run as written on {backend.name}, it failed: {failure}"
+            trace_error = TraceError(text)
+            name_rank(trace_error)
+            raise trace_error from failure
         path = "grad_out" if tin is None else "tin"
         return check_native(self.subject, path, like, gradient, backend)
 
@@ -388,7 +398,7 @@ def recipe_of_rule(
         run,
         record,
         functions=() if hasattr(rule.function, "record") else functions,  # of a document
-        written_in=partial(library_of, functions or tuple(_functions_of(rule))[:1], rule.library),
+        written_in=rule.library or partial(library_of, tuple(_functions_of(rule))[:1], ""),
         subject=f"rule {rule.name!r}",
         noun="rule",
         options=options,
