@@ -198,7 +198,11 @@ class Specialization:
                 prove(self.recipe, variant, leaves, is_call=True)
         except NotCaptured as error:
             raise error.error from error.__cause__
-        return self._form_of(variant, has_tin)
+        try:
+            return self._form_of(variant, has_tin)
+        except NeedsConcrete as need:  # what shards are of the whole array
+            self.captures[has_tin].facts |= frozenset(need.facts)
+            raise
 
     def _form_of(self, variant: Variant, has_tin: bool) -> Variant:
         left_out = omissions_of(self.recipe, variant)
