@@ -109,7 +109,7 @@ def warn_native(functions: Iterable[Any], error: TraceError) -> None:
     """Warn once, at the line that cannot be captured, that a rule runs as written."""
     function = next(iter(functions), None)
     if isinstance(error, DisprovedError) or isinstance(error.__cause__, MISTAKES):
-        return  # the proof has warned
+        return  # the proof has warned, or the code as written raises it
     if isinstance(function, types.FunctionType):
         if function in _warned_of:
             return
