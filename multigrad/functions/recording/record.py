@@ -44,7 +44,7 @@ from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Node
 from ...graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
 from ...graph.passes.facts import LIBRARY
-from ...graph.passes.residuals import drop_marks, find_unkept, given_by_forward, marks
+from ...graph.passes.residuals import drop_marks, find_unkept, given_by_forward, keep_outputs, marks
 from ...graph.passes.simplify import simplify, without_stops
 from ...graph.support.threads import set_within
 from ...graph.support.trees import optree
@@ -510,7 +510,7 @@ class _Recording:
         own = (*run.leaves, *results.symbols, *results.values, *upstream)
         computed = held_values(self.trace.source.witness.made, own)
         # A backward that closes over an output has what forward gave of the input as it was.
-        is_closed_over = not (recorded.recomputes or self.is_imported)
+        is_closed_over = not (recorded.recomputes or recorded.keeps_output or self.is_imported)
         marked_outputs = results.symbols if recorded.keeps_output or is_closed_over else ()
         run_pull = recorded.pull
 
@@ -542,6 +542,7 @@ class _Recording:
         held = {value.node for value in computed}
         locations = self.trace.source.locations
         marked = Graph(self.trace.name, (), tuple(gradients.values()), locations)
+        marked = keep_outputs(marked) if is_closed_over else marked
         unkept, bare = find_unkept(marked, held)
         locations.update(bare.locations)
         self.unkept = () if recorded.recomputes else unkept

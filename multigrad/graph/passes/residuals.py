@@ -127,6 +127,11 @@ def find_unkept(graph: Graph, computed: Collection[Node]) -> tuple[tuple[str, ..
     return names, substitute(graph, changes)
 
 
+def keep_outputs(graph: Graph) -> Graph:
+    """Return a graph in which marked outputs are values that the code keeps, as any others."""
+    return substitute(graph, {n: in_memory(n.operands[0], KEPT) for n, _ in marks(graph)})
+
+
 def is_kept_copy(node: Node) -> bool:
     return node.op is ops.MEMORY and node.attr("how") == KEPT
 

@@ -291,8 +291,7 @@ def test_a_function_on_numpy_reads_the_argument_and_what_it_keeps() -> None:
     np.testing.assert_allclose(*gradients)
 
 
-@pytest.mark.parametrize("written", [0, 1], ids=["argument", "result"])
-def test_a_function_on_numpy_that_closes_over_its_result_reads_it(written: int) -> None:
+def test_a_function_on_numpy_that_closes_over_its_result_keeps_it() -> None:
     def closing_over(x: Any) -> Any:
         y = np.exp(x)
         return y, lambda g: g * y * x
@@ -300,8 +299,8 @@ def test_a_function_on_numpy_that_closes_over_its_result_reads_it(written: int) 
     gradients = []
     for f in (closing_over, lambda x: xg.vjp(xg.custom_gradient(closing_over), x)):
         x = np.array([0.25, 0.5])
-        y, pull = f(x)
-        (x, y)[written][...] += 10
+        _, pull = f(x)
+        x += 10
         gradients.append(np.ravel(pull(np.ones(2))))
     np.testing.assert_allclose(*gradients)
 
