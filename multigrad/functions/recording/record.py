@@ -44,7 +44,7 @@ from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Node
 from ...graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
 from ...graph.passes.facts import LIBRARY
-from ...graph.passes.residuals import drop_marks, find_unkept, given_by_forward, keep_outputs, marks
+from ...graph.passes.residuals import drop_marks, find_unkept, given_by_forward, marks, without_kept
 from ...graph.passes.simplify import simplify, without_stops
 from ...graph.support.threads import set_within
 from ...graph.support.trees import optree
@@ -542,10 +542,11 @@ class _Recording:
         held = {value.node for value in computed}
         locations = self.trace.source.locations
         marked = Graph(self.trace.name, (), tuple(gradients.values()), locations)
-        marked = keep_outputs(marked) if is_closed_over else marked
-        unkept, bare = find_unkept(marked, held)
+        unkept, bare = find_unkept(marked, held, keeps_outputs=is_closed_over)
+        if recorded.recomputes:
+            unkept, bare = (), without_kept(bare)
         locations.update(bare.locations)
-        self.unkept = () if recorded.recomputes else unkept
+        self.unkept = unkept
         return bare.outputs, tuple(gradients)
 
     @contextmanager

@@ -109,12 +109,16 @@ def given_by_forward(symbols: Sequence[Any], own: Sequence[Any]) -> Iterator[Non
 KEPT = "kept"  # as `MEMORY` says it: a value that the code keeps, which is not computed again
 
 
-def find_unkept(graph: Graph, computed: Collection[Node]) -> tuple[tuple[str, ...], Graph]:
+def find_unkept(
+    graph: Graph, computed: Collection[Node], *, keeps_outputs: bool = False
+) -> tuple[tuple[str, ...], Graph]:
     """Return the names of the inputs that gradients read only through what forward computed and
     kept, and the gradients.
 
     Marks of copies are left only at what is kept of an input that gradients read itself, too.
     """
+    if keeps_outputs:  # marked ones are values that the code keeps, as any others
+        graph = substitute(graph, {n: in_memory(n.operands[0], KEPT) for n, _ in marks(graph)})
     marks_of_copies = {n: n.operands[0] for n in graph.nodes if is_kept_copy(n)}
     held = {*marks_of_copies, *(node for node in computed if node.op is not ops.INPUT)}
     ends = {*held, *(node for node, _ in marks(graph))}
@@ -125,11 +129,6 @@ def find_unkept(graph: Graph, computed: Collection[Node]) -> tuple[tuple[str, ..
     changes = {n: source for n, source in marks_of_copies.items() if n not in apart}
     changes |= {n: in_memory(n, KEPT) for n in held - marks_of_copies.keys() if n in apart}
     return names, substitute(graph, changes)
-
-
-def keep_outputs(graph: Graph) -> Graph:
-    """Return a graph in which marked outputs are values that the code keeps, as any others."""
-    return substitute(graph, {n: in_memory(n.operands[0], KEPT) for n, _ in marks(graph)})
 
 
 def is_kept_copy(node: Node) -> bool:
