@@ -27,7 +27,7 @@ from .executions import FunctionUnderProof, run_lowered, run_original
 from .line_tracing import StepLimit
 from .meanings import run_bounded
 from .proof import compare_with_call, prove
-from .run import KEY, home_name, is_neutral, run_samples
+from .run import KEY, home_name, is_neutral, promotes_to_float32, run_samples
 from .samples import InputSlot, Sample, is_float
 from .verdicts import ProofSubject, leave_open
 
@@ -66,6 +66,8 @@ def prove_function(
             subject, "its arguments are too large, or of unknown rank, to run it once more"
         )
     is_rule = captured.recipe.noun == "rule"
+    is_narrow = is_rule and promotes_to_float32(dialect)  # where the rule keeps float64
+    slots = tuple(map(_narrowed, slots)) if is_narrow else slots
     captured = replace(captured, may_act=may_act(*functions))
     # Code that names no library may be for any: the one it runs on is a guess.
     is_named = any(map(names_library, filter(None, map(plain_function, functions))))
@@ -90,7 +92,7 @@ def prove_function(
         is_neutral=captured.apply is None and (is_neutral(dialect) or not is_named or is_rule),
         numbers_adapt=is_rule,
         slots=slots,
-        slots_as_called=_slots_as_called(captured, slots),
+        slots_as_called=None if is_narrow else _slots_as_called(captured, slots),
         numbers={
             leaf.name: float(value)
             for leaf, value in zip(captured.layout.leaves, captured.leaves, strict=True)
@@ -179,6 +181,14 @@ def _fill(captured: FunctionUnderProof, shapes: Sequence[tuple[int, ...]]) -> tu
         values = samples.values_of(captured.leaves[i], shape)
         slots.append(InputSlot(leaf.name, shape, dtype, values, _is_strided(captured.leaves[i])))
     return tuple(slots)
+
+
+def _narrowed(slot: InputSlot) -> InputSlot:
+    if slot.dtype != "float64":
+        return slot
+    with np.errstate(over="ignore"):  # it may be too large
+        own = None if slot.own is None else slot.own.astype(np.float32)
+    return replace(slot, dtype="float32", own=own)
 
 
 def _is_strided(tensor: Any) -> bool:
