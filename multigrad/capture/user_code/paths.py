@@ -137,7 +137,7 @@ def stored(owner: Any, name: str) -> Any:
 
 def item_of(container: Any, place: Any) -> Any:
     if isinstance(container, MAPPINGS):
-        get = dict.get if isinstance(container, dict) else types.MappingProxyType.get
+        get: Any = dict.get if isinstance(container, dict) else types.MappingProxyType.get
         return get(container, place, MISSING)
     try:
         return container[place] if isinstance(container, LISTS) else MISSING
@@ -148,7 +148,7 @@ def item_of(container: Any, place: Any) -> Any:
 def rows_of(container: Any) -> Iterable[tuple[Any, Any]]:
     """Return the items of a container as they are now, whatever another thread does to it."""
     if isinstance(container, MAPPINGS):
-        copy = dict.copy if isinstance(container, dict) else types.MappingProxyType.copy
+        copy: Any = dict.copy if isinstance(container, dict) else types.MappingProxyType.copy
         return copy(container).items()
     return enumerate([*container])
 

@@ -44,7 +44,9 @@ def write_check(
     for find, tokens in found:
         namespace[f"find{count}"] = find
         lines.append(f"v{count} = find{count}()")
-        words, values, count = {(): f"v{count}"}, {(): find()}, count + 1
+        words: dict[Path, str] = {(): f"v{count}"}
+        values: dict[Path, Any] = {(): find()}
+        count += 1
         for path, token in tokens.items():
             for n, (kind, place) in enumerate(path):
                 before, after = path[:n], path[: n + 1]

@@ -202,7 +202,9 @@ class Reads(Telling):
         _, found, number_now = latest.get(open_paths, ((), (), None))
         return dict(zip(rows, found, strict=True)) if number_now == number else None
 
-    def _note_moves(self, paths: list[Path], tokens: list[Any], found: list[Any]) -> None:
+    def _note_moves(
+        self, paths: Sequence[Path], tokens: Sequence[Any], found: Sequence[Any]
+    ) -> None:
         for path, old, new in zip(paths, tokens, found, strict=False):
             if type(old) is type(new) and type(new) in (float, tuple) and old != new:
                 self._changes[path] = self._changes.get(path, 0) + 1
@@ -222,10 +224,12 @@ def check_of(
     numbers: Mapping[Reads, int], open_paths: Mapping[Reads, frozenset[Path]]
 ) -> Check | None:
     """Return a function that quickly tells whether facts have these meanings, as they had last."""
-    found = [
-        (reads.anchor, reads.found(number, open_paths.get(reads, NONE)))
-        for reads, number in numbers.items()
-    ]
+    found: list[tuple[Find, dict[Path, Any]]] = []
+    for reads, number in numbers.items():
+        tokens = reads.found(number, open_paths.get(reads, NONE))
+        if tokens is None:
+            return None
+        found.append((reads.anchor, tokens))
     scope = {"MISSING": MISSING, "OPEN": OPEN, "token": token_of}
     with suppress(Exception):  # what led to a value has changed by now
         return write_check(found, TAKES, scope)
@@ -418,8 +422,8 @@ class Walk:
             function_find = find if function is value else step(find, function_of, None)
             function_path = path if function is value else (*path, ("function_of", None))
             self._see_function(function_path, function_find, function)
-        elif function is value and root_of(function.__module__) in sys.stdlib_module_names:
-            self._see_cells(path, find, function)  # of singledispatch
+        elif isinstance(value, types.FunctionType) and _is_of_pythons_library(value):
+            self._see_cells(path, find, value)  # of singledispatch
         if isinstance(value, CONTAINERS):
             self._see_items(path, find, value)
         elif value is os.getenv:
@@ -517,13 +521,17 @@ def _modules_named(
     function: types.FunctionType, names: frozenset[str], words: frozenset[str]
 ) -> set[str]:
     """Return the full names of modules that a function may import inside it, or look up."""
-    found = {*names} if names.isdisjoint(LOOKING_UP) else names | words
+    found = {*names} if names.isdisjoint(LOOKING_UP) else {*names, *words}
     package = function.__globals__.get("__package__")
     codes = nested_codes(function.__code__)
     if package and any(IMPORT_NAME in code.co_code[::2] for code in codes):
         parents = [*itertools.accumulate(package.split("."), "{}.{}".format)]
         found |= {f"{parent}.{name}" for parent in parents for name in names}
     return found.intersection(sys.modules)
+
+
+def _is_of_pythons_library(function: types.FunctionType) -> bool:
+    return root_of(function.__module__) in sys.stdlib_module_names
 
 
 def _is_named(value: Any, name: Any) -> bool:
