@@ -280,7 +280,7 @@ class Captures:
         return self.for_facts(variant.layout, {**variant.facts, **current}) if current else variant
 
     def for_layout(self, layout: Layout) -> Variant:
-        """Return the variant for a call of which its dtype alone is known, and what is read."""
+        """Return the variant for a call of which only the dtype, and what is read, is known."""
         while True:
             facts = {"dtype": layout.dtype, **look_up_all(self.facts)}
             try:

@@ -41,7 +41,7 @@ class MayTakeObjects(Function):
         if not (args or kwargs) and isinstance(self.recipe.origin, type):
             parameters = () if self.parameters is None else self.parameters.parameters.values()
             if any(p.default is p.empty for p in parameters):
-                return self.recipe.origin()  # an instance, of which its framework warns
+                return self.recipe.origin()  # an instance, about which its framework warns
         return super()._apply_any(args, kwargs, key)
 
     def __instancecheck__(self, instance: Any) -> bool:

@@ -290,7 +290,7 @@ def nothing(leaves: Sequence[Any]) -> None:
 def watch_arguments(
     needed: frozenset[str], layout: Layout
 ) -> Callable[[Sequence[Any]], Any] | None:
-    """Return what tells calls apart by the facts about arguments; None if there are none."""
+    """Return a function that tells calls apart by facts about arguments; None if none is."""
     numbers, shapes, questions = set(), set(), []
     for _, kind, index in places_of(needed, layout, first_tensor(layout)):
         # Of another layout, an argument may be a tensor: here there is nothing to know.

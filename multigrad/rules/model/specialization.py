@@ -193,7 +193,7 @@ class Specialization:
         x, values = (leaves[0], leaves[1:]) if leaves else (made_up(facts), ())
         layout, leaves = self._lay_out(x, has_tin), (x, has_tin, *self._numbers(values, facts))
         try:
-            variant = self._proven(layout, facts, leaves, is_made_up=isinstance(x, MadeUp))
+            variant = self._proven(layout, facts, leaves)
             if is_call:
                 prove(self.recipe, variant, leaves, is_call=True)
         except NotCaptured as error:
@@ -217,14 +217,7 @@ class Specialization:
         graphs = replace(variant.graphs, backward=replace(graph, origin=origin))
         return replace(variant, graphs=graphs)
 
-    def _proven(
-        self,
-        layout: Layout,
-        facts: Mapping[str, Any],
-        leaves: Sequence[Any],
-        *,
-        is_made_up: bool,
-    ) -> Variant:
+    def _proven(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
         captures = self.captures[leaves[1]]
         while True:
             # What the code reads, and what is true of every input, nobody has to tell.
@@ -238,7 +231,7 @@ class Specialization:
                     continue
                 raise NeedsConcrete(*sorted(missing), noted=False) from need
             self.code.libraries |= {facts[LIBRARY]} if facts.get(LIBRARY) else set()
-            if is_made_up and variant.proofs:  # of calls, which say more
+            if isinstance(leaves[0], MadeUp) and variant.proofs:  # of calls, which say more
                 return variant
             return captures.proven(variant, layout, leaves, given)
 
