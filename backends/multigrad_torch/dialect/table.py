@@ -363,7 +363,8 @@ def generators() -> list[Generator]:
 # torch's settings, and functions that change them: outside a graph.
 READ = """
     is_inference_mode_enabled get_default_dtype get_default_device initial_seed
-    are_deterministic_algorithms_enabled
+    are_deterministic_algorithms_enabled get_num_threads get_num_interop_threads is_anomaly_enabled
+    load
 """
 # Once torch compiles, torch.manual_seed and torch.random.manual_seed are two functions.
 SET = """

@@ -15,6 +15,7 @@ import os
 import random
 import secrets
 import sys
+import threading
 import time
 import types
 import uuid
@@ -183,13 +184,19 @@ UNSEEDED = "which gives another generator at each call: give it a seed"
 LOGS = "which says so once, when the rule is captured, and not at each call"
 
 # Modules with such functions, by the name that people import.
-ROOTS = ("logging", "math", "os", "random", "secrets", "time", "uuid")
+ROOTS = (
+    *("logging", "math", "os", os.path.__name__, "random", "secrets", "threading", "time"),
+    "uuid",
+)
 CHANGING = {
     time: """
         time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time
         process_time_ns thread_time ctime localtime gmtime strftime
     """,
-    os: "urandom getpid times getloadavg",
+    os: "urandom getpid times getloadavg getcwd listdir scandir stat",
+    os.path: "exists getmtime getsize isdir isfile",
+    np: "fromfile genfromtxt load loadtxt",
+    threading: "active_count current_thread get_ident",
     uuid: "uuid1 uuid4 getnode",
     secrets: "choice randbelow randbits token_bytes token_hex token_urlsafe",
 }
@@ -214,7 +221,7 @@ FUNCTIONS: dict[Any, str] = {
 # Refused only without a seed. NumPy imports these on first access, so they are looked up then.
 SEEDED = "default_rng", "RandomState", "SeedSequence"
 GENERATORS = "numpy.random"
-BUILTIN = ("breakpoint", "input", "open", "print")
+BUILTIN = ("breakpoint", "eval", "exec", "input", "open", "print")
 
 
 def refusing(function: Any, reason: str, trace: Trace, name: str = "") -> Callable[..., Any]:

@@ -232,6 +232,7 @@ OUTLIVING_WRITES = _operations(
 )
 GLOBAL_READS = _operations("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL")
 STORES = _operations("STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR")
+LOOPS = _operations("GET_ITER", "CALL_FUNCTION_EX")
 ATTRIBUTE_READS = _operations("LOAD_ATTR", "LOAD_METHOD")  # the second until Python 3.11
 
 
@@ -321,10 +322,14 @@ def asks_for_class(trace: Trace, reader: types.FrameType) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names in code and in the functions inside it, and the short strings."""
+    """Return the names in code and in the functions inside it, and the short strings; of a loop, or
+    of `f(*keys)`, the name is `iter`.
+    """
     codes = nested_codes(code)
     words = (word for each in codes for word in each.co_consts if isinstance(word, str))
     names = frozenset(name for each in codes for name in each.co_names)
+    if not all(LOOPS.isdisjoint(each.co_code[::2]) for each in codes):
+        names |= {"iter"}
     return names, frozenset(word for word in words if len(word) <= LONGEST_WORD)
 
 

@@ -39,6 +39,7 @@ ATOMS = frozenset((type(OPEN), float, int, bool, str, bytes, complex, type(None)
 LISTS = (list, tuple, deque)
 MAPPINGS = (dict, types.MappingProxyType)
 CONTAINERS = (*MAPPINGS, *LISTS)
+SETS = (set, frozenset)
 BUFFERS = (bytearray, array.array, ctypes.c_int.__mro__[2])  # of numbers, changed in place
 
 
@@ -55,7 +56,7 @@ def token_of(value: Any) -> Any:
         return weakref.ref(value)
     if isinstance(value, np.ndarray) and value.size <= MOST_WATCHED and not value.dtype.hasobject:
         return (value.dtype.str, value.shape, value.tobytes())
-    if isinstance(value, set | frozenset):
+    if isinstance(value, SETS):
         return frozenset(map(value_key, [*value]))
     if isinstance(value, BUFFERS):
         return (kind.__name__, bytes(value))
@@ -77,7 +78,8 @@ def token_of(value: Any) -> Any:
 
 
 def is_same(token: Any, other: Any) -> bool:
-    return token is other or (type(token) is tuple and token == other)  # values of arrays
+    # Values of arrays, and keys as text, are made anew.
+    return token is other or (type(token) in (tuple, str) and token == other)
 
 
 def key_of(token: Any) -> Any:
@@ -100,7 +102,7 @@ def is_of_python(value: Any) -> bool:
 
 
 def is_data(value: Any) -> bool:
-    return type(value) in ATOMS or isinstance(value, CONTAINERS + BUFFERS)
+    return type(value) in ATOMS or isinstance(value, (*CONTAINERS, *BUFFERS, *SETS))
 
 
 def is_tensor(value: Any) -> bool:
@@ -161,6 +163,23 @@ def length_of(container: Any, _: None) -> int:
     return len(container) if isinstance(container, CONTAINERS) else -1
 
 
+def order_of(container: Any, _: None) -> str:
+    """Return the keys of a mapping as text, in the order in which a loop meets them."""
+    try:
+        return "\0".join(container)
+    except TypeError:
+        return repr([*container])
+
+
+def key_at(container: Any, n: int) -> Any:
+    return next(itertools.islice([*container], n, None), MISSING)
+
+
+def base_of(kind: Any, n: int) -> Any:
+    """Return a class at a place in the method resolution order of a class, or of an object's."""
+    return bases_of(kind if isinstance(kind, type) else type(kind))[n]
+
+
 def text_of(container: Any, latest: list[Any]) -> Any:
     """Return the numbers and strings in a long container as text; `latest`: these, and that."""
     rows = [row for row in rows_of(container) if type(row[1]) in ATOMS]
@@ -202,8 +221,9 @@ STARTS = (global_of.__name__, cell_of.__name__)  # steps from a function
 TAKES: dict[str, Take] = {
     take.__name__: take
     for take in (
-        *(global_of, cell_of, stored, item_of, getattr, environment_of, function_of, kind_of),
-        *(length_of, module_of, nth_of, own_names, referent_of, variable_of),
+        *(base_of, cell_of, environment_of, function_of, getattr, global_of, item_of, key_at),
+        *(kind_of, length_of, module_of, nth_of, order_of, own_names, referent_of, stored),
+        variable_of,
     )
 }
 
@@ -218,6 +238,10 @@ def step(find: Find, take: Callable[[Any, Any], Any], place: Any) -> Find:
 
     def find_next() -> Any:
         owner = find()
-        return MISSING if owner is MISSING or owner is None else take(owner, place)
+        try:
+            return MISSING if owner is MISSING or owner is None else take(owner, place)
+        # An object of another kind stands there now.
+        except (AttributeError, IndexError, TypeError):
+            return MISSING
 
     return find_next

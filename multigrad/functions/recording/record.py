@@ -34,7 +34,8 @@ from ...capture.meanings.rolled import roll
 from ...capture.taken_gradients import passing, prepare
 from ...capture.user_code.libraries import told_library, written_in
 from ...capture.user_code.moving_reads import moved, numbers_moving
-from ...capture.user_code.reads import LOOSE, Reads, noting_reads
+from ...capture.user_code.reachable import find_reads, noting_reads
+from ...capture.user_code.reads import LOOSE, Reads
 from ...capture.values.library_types import LibraryTypes
 from ...capture.values.memory import held_values, mark_copies, node_in_memory
 from ...capture.values.oracle import ModeOf, keeping_modes
@@ -109,7 +110,15 @@ def capture_function(
     if any(key == outer for outer in _in_progress.get()):
         message = f"function {recipe.name!r} applies itself to arguments like its own"
         raise AppliesItself(TraceError(message))
-    statics = [leaf.value for leaf in layout.leaves if leaf.kind == "static"]
+    try:
+        reached = find_reads(
+            recipe.functions,
+            [leaf.value for leaf in layout.leaves if leaf.kind == "static"],
+            takes_defaults=recipe.noun != "rule",
+            runs_as_written=recipe.imported is not None,
+        )
+    except TraceError as error:
+        raise NotCaptured(error) from error.__cause__
     with (
         set_within(_in_progress, (*_in_progress.get(), key)),
         keeping_modes(),
@@ -117,12 +126,7 @@ def capture_function(
         passing() as watched,
         reading() as reads,
         refusing_read(recipe.name, watched),
-        noting_reads(
-            recipe.functions,
-            statics,
-            takes_defaults=recipe.noun != "rule",
-            runs_as_written=recipe.imported is not None,
-        ),
+        noting_reads(reached),
     ):
         variant = record_paths(partial(_capture, recipe, layout, facts, leaves))
     # What the code read besides its arguments must be among the facts.

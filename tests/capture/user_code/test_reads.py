@@ -432,6 +432,78 @@ def other_ways() -> dict[str, tuple[Callable[[], float], list[Callable[[], Any]]
     }
 
 
+class Doubled(Child):
+    def read(self) -> float:
+        return super().scale
+
+    @property
+    def double(self) -> float:
+        return 2 * super().scale
+
+
+def caught(read: Callable[[], float]) -> float:
+    try:
+        return read()
+    except (AttributeError, NameError):
+        return 1.0
+
+
+def replaced(box: Any) -> list[Callable[[], Any]]:
+    """Replace a function with cells by callables of other kinds."""
+    kinds = (lambda: 3.0, functools.partial(float, 4), functools.partial(max, 5.0, 1.0))
+    return [lambda kind=kind: setattr(box, "read", kind) for kind in kinds]
+
+
+def missing_or_of_another_kind() -> dict[str, tuple[Callable[[], float], list[Callable[[], Any]]]]:
+    box, cell, plain, rows = Held(), closure()[0], types.SimpleNamespace(), {"a": 2.0, "b": 3.0}
+    module, key, queue = as_module(2.0), Held(), weakref.WeakSet([held])
+    box.read, box.doubled, box.by_key = cell, Doubled(), {key: 1.0}  # type: ignore[attr-defined]
+
+    def own() -> float:
+        return own.extra if hasattr(own, "extra") else 2.0  # type: ignore[attr-defined]
+
+    return {
+        "an attribute that is missing at first": (
+            lambda: getattr(plain, "extra", 1.0),
+            [lambda: setattr(plain, "extra", 3.0), lambda: delattr(plain, "extra")],
+        ),
+        "a module's that is missing at first": (
+            lambda: module.extra if hasattr(module, "extra") else 1.0,
+            [lambda: setattr(module, "extra", 3.0)],
+        ),
+        "a function's that is missing at first": (own, [lambda: setattr(own, "extra", 3.0)]),
+        "an attribute whose lack is caught": (
+            lambda: caught(lambda: plain.caught),
+            [lambda: setattr(plain, "caught", 3.0), lambda: delattr(plain, "caught")],
+        ),
+        "a global whose lack is caught": (
+            lambda: caught(lambda: LATE),  # type: ignore[name-defined] # noqa: F821
+            [lambda: globals().update(LATE=3.0), lambda: globals().pop("LATE")],
+        ),
+        "a function in the place of another": (lambda: box.read(), replaced(box)),
+        "what super() finds": (
+            lambda: box.doubled.read() + box.doubled.double,
+            [lambda: setattr(Child, "scale", 3.0), lambda: delattr(Child, "scale")],
+        ),
+        "the order of a dict": (
+            lambda: next(iter(rows.values())),
+            [lambda: rows.update(a=rows.pop("a")), lambda: rows.update(b=rows.pop("b"))],
+        ),
+        "an object that is a key": (
+            lambda: sum(k.scale * n for k, n in box.by_key.items()),
+            [lambda: setattr(key, "scale", 3.0)],
+        ),
+        "an object in a weak set": (
+            lambda: sum(each.scale for each in queue),
+            [lambda: setattr(held, "scale", 3.0), lambda: delattr(held, "scale")],
+        ),
+        "an argument of the command line": (
+            lambda: float(len(sys.argv)),
+            [lambda: sys.argv.append("--last"), lambda: sys.argv.pop()],
+        ),
+    }
+
+
 class Bits(enum.IntFlag):
     ROUND = 2
     CLIP = 4
@@ -619,6 +691,73 @@ def test_what_is_taken_of_a_buffer_is_followed(way: str, count: int) -> None:
     np.testing.assert_allclose(slope_of(f)[1], 5.0 + 0 * X, rtol=1e-6)
 
 
+def held_by_torch() -> dict[str, tuple[Callable[[], float], list[Callable[[], Any]]]]:
+    torch: Any = pytest.importorskip("torch")
+    layers, linear = torch.nn.Sequential(torch.nn.ReLU()), torch.nn.Linear(1, 1)
+    weights = torch.nn.ParameterList([torch.ones(1)])
+    optimizer = torch.optim.SGD(linear.parameters(), lr=1.0)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    optimizer.step()
+    cudnn, detecting = torch.backends.cudnn, torch.autograd.set_detect_anomaly
+
+    def freeze() -> None:
+        linear.weight.requires_grad_(False)
+
+    return {
+        "how many layers there are": (
+            lambda: float(len(layers)),
+            [lambda: layers.append(torch.nn.ReLU())],
+        ),
+        "a parameter in a list": (
+            lambda: float(weights[0]),
+            [lambda: weights[0].data.fill_(3.0)],
+        ),
+        "parameters": (
+            lambda: float(sum(each.detach().sum() for each in linear.parameters())),
+            [lambda: linear.weight.data.fill_(3.0)],
+        ),
+        "an attribute that a module has not at first": (
+            lambda: getattr(linear, "extra", 1.0),
+            [lambda: setattr(linear, "extra", 3.0)],
+        ),
+        "a learning rate": (lambda: schedule.get_last_lr()[0], [schedule.step]),
+        "whether a weight is frozen": (
+            lambda: 2.0 if linear.weight.requires_grad else 1.0,
+            [freeze],
+        ),
+        "a setting of a backend": (
+            lambda: 2.0 if torch.backends.cudnn.deterministic else 1.0,
+            [lambda v=v: setattr(cudnn, "deterministic", v) for v in (True, False)],
+        ),
+        "a setting by a function": (
+            lambda: 2.0 if torch.is_anomaly_enabled() else 1.0,
+            [lambda: detecting(True), lambda: detecting(False)],
+        ),
+    }
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.filterwarnings("ignore::multigrad.errors.NativeRuleWarning", "ignore:Anomaly")
+@pytest.mark.parametrize("way", range(8))
+def test_what_objects_of_a_library_hold_is_followed(way: int) -> None:
+    read, changes = [*held_by_torch().values()][way]
+    f = xg.convert(class_of(read))
+    for change in (lambda: None, *changes):
+        change()
+        for slope in slope_of(f):
+            np.testing.assert_allclose(slope, read() + 0 * X, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::multigrad.errors.NativeRuleWarning")
+@pytest.mark.parametrize("exists", [lambda path: path.exists(), lambda path: os.path.exists(path)])
+def test_code_that_asks_for_a_file_runs_as_written(tmp_path: Any, exists: Any) -> None:
+    path = tmp_path / "scale"
+    f = function(lambda: 2.0 if exists(path) else 1.0)
+    np.testing.assert_array_equal(f(X), X)
+    path.touch()
+    np.testing.assert_array_equal(f(X), 2 * X)
+
+
 @pytest.mark.needs("torch")
 def test_a_tensor_that_keeps_changing_costs_no_captures() -> None:
     module = module_with_buffer(1)
@@ -655,9 +794,9 @@ def test_an_open_form_is_compared_where_results_are_rounded(
 
 
 @once_or_often
-@pytest.mark.parametrize("way", other_ways())
+@pytest.mark.parametrize("way", [*other_ways(), *missing_or_of_another_kind()])
 def test_it_is_followed(way: str, calls: int) -> None:
-    read, changes = other_ways()[way]
+    read, changes = {**other_ways(), **missing_or_of_another_kind()}[way]
     f = function(read)
     for change in (lambda: None, *changes):
         change()
