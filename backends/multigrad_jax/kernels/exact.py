@@ -2,8 +2,8 @@
 
 XLA (jax 0.10, CPU) multiplies by the reciprocal of a divisor that is broadcast, and of a root;
 regroups constants; contracts a product and a sum; leaves out roundings to bfloat16. It does none of
-this through a choice. An `optimization_barrier` is not enough: products are contracted after it is
-gone, and under vmap a divisor behind it is still broadcast.
+this through a choice. An `optimization_barrier` is not enough for products: they are contracted
+after it is gone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ def apart(x: Tensor) -> Tensor:
 
 @functools.partial(jax.jit, inline=True)  # one kernel in eager code instead of three
 def div(a: Any, b: Any) -> Tensor:
-    return a / jnp.where(jnp.isnan(a), a, b)  # so that no divisor is known to be the same for all
+    # A divisor is broadcast behind the barrier, under vmap too, where the choice gets the axes of a.
+    # Once the barrier is gone, XLA fuses the quotient into all that reads it, as it does not fuse
+    # one by a divisor chosen for each element (300,000 numbers: 0.94 of the time).
+    return a / jax.lax.optimization_barrier(jnp.where(False, a, b))
 
 
 def rsqrt(x: Tensor) -> Tensor:
