@@ -230,7 +230,8 @@ def _operations(*names: str) -> frozenset[int]:
 OUTLIVING_WRITES = _operations(
     "DELETE_ATTR", "DELETE_GLOBAL", "STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL"
 )
-GLOBAL_READS = _operations("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL")
+GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL"})
+READS_BY_NAME = GLOBAL_READS | {"IMPORT_NAME", "LOAD_DEREF"}
 STORES = _operations("STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR")
 LOOPS = _operations("GET_ITER", "CALL_FUNCTION_EX")
 ATTRIBUTE_READS = _operations("LOAD_ATTR", "LOAD_METHOD")  # the second until Python 3.11
@@ -334,11 +335,24 @@ def names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
 
 
 @functools.lru_cache(maxsize=4096)
+def paths_in(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
+    """Return what code, and the functions inside it, read by name, each after how it is read:
+    ("LOAD_GLOBAL", "np", "linalg", "norm") for `np.linalg.norm`.
+    """
+    paths: list[list[str]] = []
+    for each in nested_codes(code):
+        path: list[str] = []  # of the value that was read last
+        for row in dis.get_instructions(each):
+            if row.opname in READS_BY_NAME:
+                path = [row.opname, row.argval]
+                paths.append(path)
+            elif row.opcode in ATTRIBUTE_READS:
+                path.append(row.argval)
+            elif row.opname != "EXTENDED_ARG":
+                path = []
+    return tuple(map(tuple, paths))
+
+
 def globals_in(code: types.CodeType) -> frozenset[str]:
     """Return the names of globals in code and in the functions inside it, no attributes."""
-    return frozenset(
-        each.argval
-        for inner in nested_codes(code)
-        for each in dis.get_instructions(inner)
-        if each.opcode in GLOBAL_READS
-    )
+    return frozenset(name for kind, name, *_ in paths_in(code) if kind in GLOBAL_READS)

@@ -7,7 +7,6 @@ Tests: `tests/capture/user_code/test_dialect_named.py`, `tests/backend/test_libr
 
 from __future__ import annotations
 
-import dis
 import functools
 import os
 import re
@@ -26,7 +25,7 @@ from ...trace.assertions import OWN
 from ...trace.source import CODE, LENT, NOBODY, OPEN, TENSORS, Reading, lend
 from ...trace.trace import NeedsConcrete, Trace, setting
 from ..dialect import registered_dialects
-from .inspection import held_around, mentioned, nested_codes, plain_function
+from .inspection import held_around, mentioned, paths_in, plain_function
 
 R = TypeVar("R")
 DIALECTS = registered_dialects()  # a live view: those registered later, too
@@ -180,15 +179,13 @@ def _functions_read(function: types.FunctionType) -> Iterator[Any]:
     # there (`np.linalg.norm`), and may call: no classes.
     around = dict(zip(function.__code__.co_freevars, held_around(function), strict=True))
     spaces = {"LOAD_GLOBAL": function.__globals__, "LOAD_DEREF": around}
-    for code in nested_codes(function.__code__):
-        value: Any = None
-        for row in dis.get_instructions(code):
-            if row.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-                value = vars(value).get(row.argval) if isinstance(value, types.ModuleType) else None
-            elif row.opname != "EXTENDED_ARG":
-                value = spaces.get(row.opname, {}).get(row.argval)
+    for kind, *names in paths_in(function.__code__):
+        space = spaces.get(kind, {})
+        for name in names:
+            value = space.get(name)
             if callable(value) and not isinstance(value, type):
                 yield value
+            space = vars(value) if isinstance(value, types.ModuleType) else {}
 
 
 def library_for(trace: Trace, method: str) -> str:
@@ -259,9 +256,7 @@ def _dialect_with(root: str, known: tuple[str, ...]) -> str:
 
 
 def _imported_in(function: types.FunctionType) -> set[str]:
-    codes = nested_codes(function.__code__)
-    steps = (step for code in codes for step in dis.get_instructions(code))
-    return {step.argval for step in steps if step.opname == "IMPORT_NAME"}
+    return {name for kind, name, *_ in paths_in(function.__code__) if kind == "IMPORT_NAME"}
 
 
 def _frameworks(packages: Iterable[str]) -> tuple[str, ...]:

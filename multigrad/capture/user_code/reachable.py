@@ -451,7 +451,7 @@ def _modules_named(
     if package and any(IMPORT_NAME in code.co_code[::2] for code in codes):
         parents = [*itertools.accumulate(package.split("."), "{}.{}".format)]
         found |= {f"{parent}.{name}" for parent in parents for name in names}
-    return found.intersection(sys.modules)
+    return {name for name in found if name in sys.modules}  # which is far longer
 
 
 def _is_of_pythons_library(function: types.FunctionType) -> bool:
