@@ -35,10 +35,10 @@ from ...lowering.lower import lower_graphs
 from ..calls.arguments import Layout, owner_of, replace_at
 from ..calls.effects import copied
 from ..calls.gradients import match_gradients
-from ..calls.recipe import Recipe, Recorded, Variant
+from ..calls.recipe import Recipe, Variant
 from . import samples
 from .line_tracing import uncounted
-from .memory import places_of
+from .memory import note_places
 from .run import KEY, as_array, to_tensor
 from .samples import Sample, is_float
 
@@ -222,8 +222,8 @@ def _run_eagerly(
     tensors = dict(zip(captured.graphs.outputs, outputs, strict=True))
     results = {name: as_array(backend, y) for name, y in tensors.items()}
     given = {leaf.name: x for leaf, x in zip(captured.layout.leaves, leaves, strict=True)}
-    places, is_original = captured.variant.places, side.func is _original
-    places[sample.label, is_original] = places_of(backend, given, tensors)
+    run = sample.label, side.func is _original
+    note_places(captured.variant, run, backend, given, tensors)
     if captured.variant.updates:  # and a backward may write into the outputs
         results = {name: y if y is None else y.copy() for name, y in results.items()}
     names = (*captured.asked, *captured.omitted)
@@ -240,7 +240,7 @@ def _run_eagerly(
     if not captured.recipe.is_derived:  # whose gradients are those of the framework's autodiff
         given |= {f"cotangent {i}": each for i, each in enumerate(cotangents)}
         tensors |= {f"gradient of {name}": gradients[name] for name in captured.asked}
-        places[sample.label, is_original] = places_of(backend, given, tensors)
+        note_places(captured.variant, run, backend, given, tensors)
     if sample.label == samples.OWN and _are_written(captured, backend, sample, cotangents):
         # One of them lies in memory once, where each write is to all of its elements.
         copies = {n: sample.arrays[n].copy() for n in captured.seeds if n is not None}
@@ -338,15 +338,18 @@ def _attached(captured: FunctionUnderProof, backend: Backend) -> Attached:
 
 
 def _lowered(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
-    run_graphs = captured.recipe.graphs.run
-    if run_graphs is not None:
-        recipe = captured.recipe
+    graphs, pull_bare = captured.graphs, captured.recipe.graphs.pull
+    if pull_bare is not None:
+        (i,) = captured.tensors
+        # Copies, as the original gets them.
+        run_bare = pull_bare(graphs, backend, [*map(copied, leaves)])
 
-        def run_bare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-            return run_graphs(captured.graphs, backend, args)
+        def pull_one(cotangents: Sequence[Any]) -> Mapping[str, Any]:
+            gradient = run_bare(*map(copied, cotangents))
+            return {captured.layout.leaves[i].name: _as_of(leaves[i], gradient, backend)}
 
-        return _original(replace(captured, recipe=replace(recipe, run=run_bare)), backend, leaves)
-    graphs, lowered = captured.graphs, _attached(captured, backend)
+        return [leaves[i]], pull_one
+    lowered = _attached(captured, backend)
     tensors, numbers = captured.tensors, [leaves[i] for i in captured.layout.indices("number")]
     numbers += captured.variant.numbers_now().values()
     numbers_and_key = (*numbers, *((KEY,) if graphs.is_random else ()))
@@ -430,6 +433,8 @@ def _original(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[A
 
 def _as_of(tensor: Any, gradient: Any, backend: Backend) -> Any:
     # Frameworks cast it to the dtype of its argument.
+    if getattr(gradient, "dtype", None) == getattr(tensor, "dtype", None):
+        return gradient
     dtypes = [dtype_name(x.dtype) for x in (tensor, gradient) if owner_of(x) is backend]
     if len(set(dtypes)) < 2 or not {*dtypes} <= {*FLOATS}:
         return gradient

@@ -54,6 +54,7 @@ def prove_function(
     functions = captured.recipe.functions
     if not functions:
         return ""  # made of graphs, as what comes from a document
+    captured.variant.places.clear()  # of a proof in another dtype, or of a call
     # Code that met Python numbers alone was lent the library of the call's tensors.
     facts = captured.variant.facts
     is_lent = ON_NUMBERS in facts and ON_TENSORS not in facts
@@ -114,12 +115,18 @@ def prove_function(
     )
     reason = prove(attempt, is_call=is_call)
     called = library_of_leaves(captured.layout, captured.leaves)
-    is_named = told_library(*functions) and not AS_GIVEN.get()
-    is_said = isinstance(captured.recipe.written_in, str) or is_named or is_neutral(dialect)
-    is_open = captured.variant.reads_names and not is_said and called not in ("", dialect)
-    if is_open and not is_call:
+    is_open = captured.variant.reads_names and called not in ("", dialect) and not is_call
+    if is_open and not _is_said(captured, dialect):
         compare_with_call(attempt, called, partial(run_written_in, called, elsewhere=False))
     return reason
+
+
+def _is_said(captured: FunctionUnderProof, dialect: str) -> bool:
+    # Whether the author or the code itself says whose its names are, or that they are of all.
+    recipe = captured.recipe
+    if isinstance(recipe.written_in, str) or is_neutral(dialect):
+        return True
+    return bool(told_library(*recipe.functions)) and not AS_GIVEN.get()
 
 
 def _shown(captured: FunctionUnderProof) -> dict[str, str]:

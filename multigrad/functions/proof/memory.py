@@ -55,6 +55,22 @@ def places_of(
     return places
 
 
+def note_places(
+    variant: Variant,
+    run: tuple[str, bool],
+    backend: Backend,
+    given: Mapping[str, Any],
+    results: Mapping[str, Any],
+) -> None:
+    """Note where results lie in a run, which is a sample's label and whether the original ran.
+
+    The first sample on which both run tells of all.
+    """
+    places = variant.places
+    if run in places or not any((label, not side) in places for label, side in places):
+        places[run] = places_of(backend, given, results)
+
+
 def as_placed(variant: Variant) -> Variant:
     """Return a form whose results lie where those of its code do, as a proof has found them."""
     graphs, places = variant.graphs, variant.places

@@ -147,8 +147,8 @@ def _more_samples(attempt: Attempt) -> Iterator[Sample]:
     has_sort = ops.ARGSORT in attempt.ops
     edges = samples.on_edges(attempt.slots, attempt.numbers, values, distinct=has_sort)
     yield attempt.add_cotangents(edges)
-    alone = samples.draw(attempt.slots, attempt.numbers, samples.ALONE)
     if len(attempt.cotangents) > 1:  # a loss of one output alone
+        alone = samples.draw(attempt.slots, attempt.numbers, samples.ALONE)
         yield attempt.add_cotangents(replace(alone, absent=frozenset(attempt.cotangents[1:])))
     # Of floats out of range, each library makes other integers.
     makes_integers = casts_to_integers(attempt.graphs)

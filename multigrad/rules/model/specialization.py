@@ -366,15 +366,13 @@ def recipe_of_rule(
 
         return Recorded(args[0], partial(apply, call, args), first_order=rule.first_order)
 
-    def run_graph(graphs: FunctionGraph, backend: Backend, args: tuple[Any, ...]) -> Recorded:
-        tin, has_tin, *values = args
+    def pull_graph(
+        graphs: FunctionGraph, backend: Backend, leaves: Sequence[Any]
+    ) -> Callable[..., Any]:
+        tin, has_tin, *values = leaves
         inputs = (*((tin,) if has_tin else ()), *values, *((KEY,) if graphs.is_random else ()))
         function = emit_rule_once(bare_graph(graphs, has_tin), backend, emitted)
-
-        def pull(grad_out: Any) -> tuple[Any, ...]:
-            return (function(grad_out, *inputs), *[None] * (len(args) - 1))
-
-        return Recorded(tin, pull)
+        return lambda grad_out: function(grad_out, *inputs)
 
     def prove_parts(
         recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool
@@ -399,7 +397,7 @@ def recipe_of_rule(
         subject=f"rule {rule.name!r}",
         noun="rule",
         options=options,
-        graphs=GraphSource(prove=None if functions else prove_parts, run=run_graph),
+        graphs=GraphSource(prove=None if functions else prove_parts, pull=pull_graph),
     )
 
 
