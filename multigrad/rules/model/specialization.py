@@ -219,12 +219,13 @@ class Specialization:
 
     def _proven(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
         captures = self.captures[leaves[1]]
+        told_by = () if isinstance(leaves[0], MadeUp) else leaves
         while True:
             # What the code reads, and what is true of every input, nobody has to tell.
             needed = captures.facts
             given = {**facts, **dict.fromkeys(needed & {*GIVEN}, True), **look_up_all(needed)}
             try:
-                variant = captures.for_facts(layout, given)
+                variant = captures.for_facts(layout, given, told_by)
             except NeedsConcrete as need:
                 missing = asked_of_input(captures.facts) - facts.keys()
                 if not missing and captures.facts != needed:
