@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -31,27 +32,28 @@ def trace_calls(calls: Sequence[StandInCall], mode: Mode) -> list[Any]:
 
     All are traced together; one by one if one of them is refused.
     """
-    try:
-        return _trace_by_width(calls, mode)
-    except Exception:  # noqa: BLE001 (jax raises many kinds for operands that do not fit)
-        return [None] if len(calls) == 1 else [trace_calls([call], mode)[0] for call in calls]
-
-
-def _trace_by_width(calls: Sequence[StandInCall], mode: Mode) -> list[Any]:
     # A call with float64 is traced with 64 bits switched on, the others in the mode of now.
     wide = [mode[0] or _takes_float64(call) for call in calls]
     results = {
         is_wide: iter(
-            _trace_together([c for c, w in zip(calls, wide, strict=True) if w is is_wide], is_wide)
+            _trace_alike([c for c, w in zip(calls, wide, strict=True) if w is is_wide], is_wide)
         )
         for is_wide in set(wide)
     }
     return [next(results[is_wide]) for is_wide in wide]
 
 
+def _trace_alike(calls: Sequence[StandInCall], is_wide: bool) -> list[Any]:
+    try:
+        return _trace_together(calls, is_wide)
+    except Exception:  # noqa: BLE001 (jax raises many kinds for operands that do not fit)
+        return [None] if len(calls) == 1 else [_trace_alike([c], is_wide)[0] for c in calls]
+
+
 def _takes_float64(call: StandInCall) -> bool:
     dtypes: list[str] = []
-    call.arguments(lambda dtype, *others: dtypes.append(dtype))
+    with suppress(Exception):  # the trace refuses such a call
+        call.arguments(lambda dtype, *others: dtypes.append(dtype))
     return "float64" in dtypes
 
 

@@ -399,7 +399,9 @@ def make_arguments(
 
 # --- asking ---------------------------------------------------------------------------------------
 # (value of integers, unknown rank, length of axes): tried in order until the library accepts one.
-ATTEMPTS = ((1, 1, 1), (0, 1, 1), (1, 2, 1), (0, 2, 1), (1, 4, 1), (1, 1, 6), (0, 2, 6))
+# An axis of 12 has a second place, and splits into 2, 3, 4 or 6 parts.
+ATTEMPTS = ((1, 1, 1), (1, 1, 12), (1, 2, 12))
+ATTEMPTS += ((0, 1, 1), (1, 2, 1), (0, 2, 1), (1, 4, 1), (1, 1, 6), (0, 2, 6))
 
 
 def ask(
