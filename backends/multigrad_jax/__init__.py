@@ -62,7 +62,6 @@ backend = Backend(
         vjp=vjp.vjp,
         vmap=jax.vmap,
         forbid_derivative=vjp.forbid_derivative,
-        note_use=vjp.note_use,
         refuse_gradient=vjp.refuse_gradient,
         namespace=render.NAMESPACE,
         forward_mode=True,

@@ -58,7 +58,6 @@ backend = Backend(
         many=vjp.many,
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
-        note_use=vjp.note_use,
         refuse_gradient=vjp.refuse_gradient,
         namespace=render.NAMESPACE,
         keeps_float_derivatives=True,

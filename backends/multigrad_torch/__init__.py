@@ -95,7 +95,6 @@ backend = Backend(
         forbid_derivative=vjp.forbid_derivative,
         transform=attach.transform,
         explain_refusal=as_written.explain_refusal,
-        note_use=vjp.note_use,
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         forward_mode=True,

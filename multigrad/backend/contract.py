@@ -252,8 +252,7 @@ class Autodiff:
     """(error) -> why a transform refuses what runs as written, and what to write; else ""."""
 
     note_use: Callable[[Tensor, Sequence[Tensor]], Callable[[], bool] | None] | None = None
-    """(tensor, outputs) -> whether one derivative may pass through the call that took and gave
-    these, and also through a call that takes the tensor now; None: it may not, or is not known."""
+    """Not read since 1.1."""
 
     namespace: Mapping[str, Any] = field(default_factory=dict)
     """Names that `render` uses."""

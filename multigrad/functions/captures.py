@@ -44,7 +44,6 @@ from .calls.facts import (
     gather_facts,
     library_of_leaves,
 )
-from .calls.gradients import modes_of
 from .calls.parameters import Completion
 from .calls.recipe import Forms, Recipe, Variant
 from .documents.format import Form
@@ -317,12 +316,6 @@ def prove(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: b
 
 def prove_code(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool) -> str:
     """Compare graphs with the code that they were captured from; see `captures.prove`."""
-    if recipe.options.modes:
-        # As sums: autodiff knows no other way to combine.
-        recipe = replace(recipe, options=replace(recipe.options, modes=()))
-        variant = capture_function(recipe, variant.layout, variant.facts, leaves)
-    if variant.combines:
-        return note_open(recipe, "it calls a function that has accumulate=; autodiff adds up")
     if variant.draws_apart:
         return note_open(recipe, "a function that it calls draws several times, by keys of its own")
     recapture = partial(capture_function, recipe, variant.layout, variant.facts)
@@ -519,7 +512,6 @@ def inline(
         raise trace.error(f"calls {recipe.name!r}, which reads a number that moves")
     # What limits the inner capture limits the outer one, too.
     trace.limits.omissions.update(variant.omissions)
-    trace.backward.combines |= variant.combines or bool(recipe.options.modes)
     trace.backward.is_once |= not graphs.second_order
     values = {
         leaf.name: trace.value(lift_leaf(trace, leaf, value))
@@ -550,7 +542,6 @@ def inline(
         names=names,
         wrt=graphs.wrt,
         outputs=tuple(o.node for o in outputs),
-        modes=modes_of(recipe.options.modes, layout),
         refused=graphs.refused,
     )
     result = assemble(variant, record_call(trace, call, [values[name].node for name in names]))

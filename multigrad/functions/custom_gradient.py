@@ -7,18 +7,16 @@ check what they are given and read the options; `code_recipes.py` has how the co
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, Protocol, overload
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, overload
 
 from ..capture import Capture, capture_options
 from ..capture.user_code.libraries import OWN
 from ..capture.user_code.signature import name_of
-from ..errors import RuleTypeError
+from ..errors import RuleTypeError, RuleValueError
 from ..graph.support.params import Fused, P, R, Residuals, read_fused
 from ..lowering.function_graph import read_way
-from .calls.gradients import note_uses, read_modes, refuse_second_call, tensors_with_modes
-from .calls.parameters import BoundFunction, signature_of
+from .calls.parameters import BoundFunction
 from .calls.recipe import Options
 from .code_recipes import recipe_of_gradient, recipe_of_pair
 from .function import Function
@@ -123,7 +121,7 @@ def function(
     backward: Callable[..., Any] | None = None,
     residuals: Callable[..., Any] | Residuals | None = None,
     *,
-    accumulate: str | Mapping[str, str] = "sum",
+    accumulate: Literal["sum"] = "sum",
     capture: Capture | None = None,
     native: bool | None = None,
     dialect: str | None = None,
@@ -153,17 +151,8 @@ def function(
         residuals: `residuals(outputs, *args)` says what is kept for backward, which is then called
             as `backward(grad_out, kept)`. Or a word, with the same numbers: "auto", "input",
             "mask", "packed", "recompute" or "time"; see `Function.keeping`.
-        accumulate: how the cotangents of an argument become one where the forward gives it to
-            several functions with gradients of their own: "sum"; "max", element by element, NaN
-            passed on; or "overwrite", that of the call made last in the forward, the others, NaN
-            too, dropped. For all arguments, or by name: `{"scale": "max"}`, for what a backward
-            passes on that is no derivative, as the scales and histories of largest values of fp8.
-            For a forward without a `backward`, which gives one cotangent anyway. It is part of the
-            graph, so the same on every framework. Several calls of the Function count where a
-            capture holds them: another `xg.function`, `xg.vjp` on NumPy. Elsewhere frameworks add
-            up, so a second call with the same tensor, through which the same derivative may pass,
-            is refused. What cannot be seen (calls in torch.compile, one compiled function called
-            twice, a loop of the framework's own) is added up: make the calls in one function.
+        accumulate: how the cotangents of an argument become one that the forward uses several
+            times: "sum", as in every framework's autodiff. There is no other way since 1.1.
         capture: how they become graphs; None: the defaults of `xg.Capture()`.
         native: this option of `Capture`, given directly.
         dialect: likewise.
@@ -172,14 +161,18 @@ def function(
             `xg.activation`.
 
     Raises:
-        TypeError: it is a class, a rule, or not callable; `accumulate` names no argument,
-            comes with a backward or native=True, or is none of the three words.
-        GradientError, TraceError: at a call; see `custom_gradient`. With `accumulate`, also what
-            cannot be captured; an argument that ops or loops read beside such calls, whose shares
-            are parts of a sum; a second call, as said.
+        TypeError: it is a class, a rule, or not callable.
+        RuleValueError: `accumulate` is not "sum".
+        GradientError, TraceError: at a call; see `custom_gradient`.
     """
     refuse_class(forward)
     refuse_rule(forward)
+    if accumulate != "sum":
+        raise RuleValueError(
+            f"accumulate={accumulate!r} of {name_of(forward)!r}: the cotangents of an argument are "
+            'added up, as autodiff does. For "max" or "overwrite", which multigrad 1.0 had, give '
+            "each call within an argument of its own, and combine the gradients of these"
+        )
     keeping = None  # the word that says what is kept for backward
     if isinstance(residuals, str):
         keeping, residuals = read_way(residuals, f"function {name_of(forward)!r}"), None
@@ -187,10 +180,6 @@ def function(
         if each is not None and not callable(each):
             raise TypeError(f"expected a function, got {type(each).__name__} {each!r:.40}")
     options = capture_options(capture, native, dialect, prove, may_roll=backward is None)
-    modes = read_modes(name_of(forward), signature_of(forward), accumulate)
-    if modes:
-        refuse_modes(forward, backward, options.native)
-        options = replace(options, native=False)  # as it is, its framework would add up
     if backward is None and residuals is None and holds_state(forward):
         return _of_object(forward, options, keeping)
     # An activation, and a Function with values for some of its arguments, know symbols themselves.
@@ -202,9 +191,9 @@ def function(
         residuals,
         library=options.library,
         rolls=options.rolls,
-        options=Options(native=options.native, copies=options.copies, modes=modes),
+        options=Options(native=options.native, copies=options.copies),
     )
-    result: Function[P, R] = (Accumulating if modes else Function)(recipe, forward, options.prove)
+    result: Function[P, R] = Function(recipe, forward, options.prove)
     result.choose(fused=read_fused(fused), residuals=keeping or "auto")
     return result
 
@@ -275,33 +264,3 @@ def as_plain_function(forward: Any) -> Callable[..., Any]:
         signature = declared.replace(parameters=open_params)
     call.__dict__["__signature__"] = signature
     return call
-
-
-def refuse_modes(forward: Any, backward: Any, native: bool | None) -> None:
-    """Raise if `accumulate` is given where cotangents do not meet in a graph of ours."""
-    name = name_of(forward)
-    if backward is not None:
-        raise RuleTypeError(
-            f"function {name!r} has a backward, which gives one cotangent for each argument, and "
-            "accumulate=, which makes several one: give it to the function around several calls of "
-            f"{name!r}, one without a backward"
-        )
-    if native or holds_state(forward):
-        reason = "native=True" if native else "tensors of an object, which runs itself"
-        raise RuleTypeError(
-            f"function {name!r} has accumulate= and {reason}: its framework would add up. It is "
-            "for a plain function that is captured"
-        )
-
-
-class Accumulating(Function[P, R]):
-    """A Function that has `accumulate`."""
-
-    def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        assert self.parameters is not None  # `accumulate` names them
-        tensors = tensors_with_modes(self.recipe.options.modes, self.parameters, args, kwargs)
-        # Asked before the call, so that a refused one computes nothing.
-        refuse_second_call(self.name, tensors)
-        outputs = super()._apply(args, kwargs)
-        note_uses(tensors, outputs)
-        return outputs

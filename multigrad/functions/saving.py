@@ -48,11 +48,6 @@ def encode_function(function: Function, is_bare: bool = False) -> dict[str, Data
     `is_bare`: without the values and the key that it was given, which a pickle holds itself.
     `TraceError` if it has not been captured.
     """
-    if function.recipe.options.modes:
-        raise FormatError(
-            f"function {function.name!r} has accumulate=, which no document holds: keep its code, "
-            "or write a file of what it was lowered to, xg.source(..., standalone=True)"
-        )
     fields, defaults = _encode(function), function.completion.named()
     if not (is_bare and function.defaults) and defaults:
         fields["defaults"] = [_encode_default(function.name, *item) for item in defaults.items()]

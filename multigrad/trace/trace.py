@@ -118,7 +118,6 @@ class Backward:
     is_taped: bool = False  # a tape records, which will take gradients
     is_once: bool = False  # the backward is valid for first derivatives only
     lost_gradient: str = ""  # a function whose ops were recorded without its own gradient
-    combines: bool = False  # the code calls a function with `accumulate=`
     leaves: list[weakref.ref[Value]] = field(default_factory=list)  # whose gradients code takes
     # Returns whether a library's context stops gradients now (`torch.no_grad`).
     is_paused: Callable[[], bool] | None = None

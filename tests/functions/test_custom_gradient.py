@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.errors import RuleValueError
 from multigrad_conformance.under_test import pull
 
 from ..written.unseen import Unseen
@@ -290,3 +291,10 @@ def test_a_class_is_no_function(make: Any) -> None:
     with pytest.raises(TypeError, match=r"class .Doubled.: give an object of it, Doubled\(\)"):
         make(Doubled)
     np.testing.assert_array_equal(xg.function(Doubled())(X), X * 2)
+
+
+def test_other_ways_than_a_sum_of_cotangents_are_refused_by_name() -> None:
+    make: Any = xg.function
+    for other in ("max", {"x": "overwrite"}, None):
+        with pytest.raises(RuleValueError, match="give each call within an argument of its own"):
+            make(lambda x: x * x, accumulate=other)

@@ -112,11 +112,6 @@ def tangent_of(given: Any, x: Tensor) -> Any:
     return jnp.zeros_like(x) if given is None else jnp.asarray(given, x.dtype)
 
 
-def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | None:
-    """Return a check for a tracer, which may belong to a derivative; None for a value."""
-    return (lambda: True) if isinstance(tensor, jax.core.Tracer) else None
-
-
 def many(
     graph: Graph, emit: Callable[[Graph], Callable[..., Any]], in_place: bool
 ) -> Callable[[Sequence[Tensor], Sequence[Any]], list[Tensor] | None] | None:

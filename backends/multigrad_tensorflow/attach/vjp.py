@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -83,16 +82,6 @@ def forbid_derivative(message: str) -> Callable[..., Tensor]:
         return tf.identity(x), refuse
 
     return once
-
-
-def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool]:
-    """Return a check whether a call's tape still records, or its graph is still being built."""
-    copy = tf.identity(tensor)
-    if isinstance(copy, tf.__internal__.EagerTensor):
-        return lambda: record.should_record_backprop([copy])
-    # the check may outlive the graph, and must not keep it
-    graph = weakref.ref(copy.graph)
-    return lambda: graph() is tf.compat.v1.get_default_graph()
 
 
 def many(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
@@ -153,23 +152,6 @@ def custom_nodes(outputs: Sequence[Any]) -> list[Any]:
 def as_leaf(x: Tensor) -> Tensor:
     """Return a tensor apart from its graph; a gradient for it is asked for if it has floats."""
     return x.detach().requires_grad_(x.is_floating_point())
-
-
-def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | None:
-    """Return whether a call's graph is alive and not yet differentiated, as a function; or None."""
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        # A transform wraps its tensors anew, so their nodes tell nothing.
-        return lambda: True
-    nodes = [y.grad_fn for y in outputs if isinstance(y, Tensor) and y.grad_fn is not None]
-    # No gradient leads to the tensor.
-    if not tensor.requires_grad or not nodes:
-        return None
-    backward_runs: list[bool] = []
-    # Weak, or this function would keep alive the graph that it asks about.
-    node = weakref.ref(nodes[0])
-    for each in nodes:
-        each.register_prehook(lambda gradients: backward_runs.append(True))
-    return lambda: node() is not None and not backward_runs
 
 
 def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:

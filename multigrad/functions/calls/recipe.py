@@ -33,7 +33,6 @@ from ...trace.assertions import Assumption
 from ...trace.trace import Trace
 from .arguments import Layout, read_layout
 from .effects import Note, Update
-from .gradients import Modes
 from .imported_gradients import Pushed
 
 # The cotangents, structured like the outputs -> what the user's code returns.
@@ -83,14 +82,12 @@ class Options:
         native: None: it runs as written if it cannot be captured; True: always; False: never.
         looks_at_values: whether it runs as written wherever values are known, unlike a graph.
         copies: see `xg.Capture`: whether code that writes into its arguments does so on copies.
-        modes: how the cotangents of arguments become one, where they are not added up.
         fused: whether its parts run as one kernel each; see `xg.activation`.
     """
 
     native: bool | None = None
     looks_at_values: bool = False
     copies: bool = False
-    modes: Modes = ()
     fused: Fused = "auto"
 
 
@@ -327,7 +324,6 @@ class Variant:
         notes: attributes that it sets on tensors; its own framework runs the original for them too.
         updates: arguments that it updates in place, as only its own framework does.
         draws_apart: whether its draws take other keys than those of the code as written.
-        combines: whether cotangents become one otherwise than by a sum, as no autodiff has it.
         lowered: what it was lowered to, by backend.
         places: where results lie in memory, as a proof has found: see `proof/memory.py`.
         reach: tells in which dtypes of 16 bits it holds, too; None: none is known.
@@ -348,7 +344,6 @@ class Variant:
     notes: tuple[Note, ...] = ()
     updates: tuple[Update, ...] = ()
     draws_apart: bool = False
-    combines: bool = False
     lowered: dict[str, Any] = field(default_factory=dict)
     reads_names: bool = False
     places: dict[Any, Any] = field(default_factory=dict)

@@ -128,10 +128,8 @@ def _merge_paths(trace: Trace, condition: Node, a: Variant, b: Variant) -> Varia
     dialects = filter(None, map(find_dialect, trace.source.routes))
     if any(dialect.tensors.mutable for dialect in dialects):
         omissions[BRANCHES] = BRANCHES  # torch runs the original; jax and TensorFlow compile
-    facts, combines = {**b.facts, **a.facts}, a.combines or b.combines
-    return replace(
-        a, graphs=graphs, omissions=omissions, facts=facts, combines=combines, reach=None
-    )
+    facts = {**b.facts, **a.facts}
+    return replace(a, graphs=graphs, omissions=omissions, facts=facts, reach=None)
 
 
 def _merge_graphs(

@@ -11,7 +11,6 @@ from ...trace.derived.derivatives import accumulate_all
 from ...trace.trace import Value
 from ...trace.xp import all as xp
 from ..calls.capture_errors import NotCaptured
-from ..calls.gradients import modes_of
 
 
 def true_derivative(
@@ -36,9 +35,7 @@ def true_derivative(
         for value, cotangent in zip(values, cotangents, strict=True)
         if is_float(value.node.type)
     ]
-    by_name = modes_of(recording.recipe.options.modes, recording.layout)
-    modes = {recording.inputs[name]: mode for name, mode in by_name.items() if name in wrt}
-    gradients = accumulate_all(recording.trace, seeds, targets, modes)
+    gradients = accumulate_all(recording.trace, seeds, targets)
     gradient_nodes = tuple(
         xp.zeros_like(recording.trace.value(target)).node if gradient is None else gradient.node
         for target, gradient in zip(targets, gradients, strict=True)

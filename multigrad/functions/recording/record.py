@@ -7,7 +7,7 @@ notes in the trace while it runs, and each step reads those of the steps before:
 
     step             runs                     reads in the trace
     run_forward      the forward              memory.updates: inputs written to, and where
-    find_results     -                        source.routes, backward.combines
+    find_results     -                        source.routes
     find_gradients   the backward, or VJPs    source.latest, witness.made; backward.lost_gradient
     build_graphs     the tangent rule         backward.is_once, source.locations; its own `inputs`
     Variant          -                        facts.told, limits.assumed, limits.omissions, types
@@ -305,7 +305,6 @@ class _Recording:
             notes=notes,
             updates=run.updates,
             draws_apart=1 < trace.limits.draws_of_one < trace.draws,
-            combines=trace.backward.combines,
             reach=None if "dtype" in facts else self.types.reach,
             reads_names=trace.source.reads_names,
             numbers=tuple(find for _, find in numbers_moving()),
@@ -353,7 +352,7 @@ class _Recording:
             self.trace.value(each.node) if each.node.type.kind == "tensor" else self.as_tensor(each)
             for each in symbols
         ]
-        if run.recorded.rolls and not self.trace.backward.combines:
+        if run.recorded.rolls:
             values = roll(self.trace, values)
         if not values:
             raise NotCaptured(self.trace.error("returns nothing that it computed from its tensors"))

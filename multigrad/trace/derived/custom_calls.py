@@ -45,8 +45,6 @@ class CustomCall:
         names: of the operands of its nodes, after the value.
         wrt: those of `names` that the backward gives gradients of.
         outputs: the values of the function's outputs.
-        modes: by the name of an input, how its cotangents are combined if they are not added up:
-            "max" or "overwrite"; see `derivatives.Cotangents`.
         refused: by input name, the message for a derivative with respect to it.
         serial: tells it from all others; a later call has a larger one.
     """
@@ -56,7 +54,6 @@ class CustomCall:
     names: tuple[str, ...]
     wrt: tuple[str, ...]
     outputs: tuple[Node, ...]
-    modes: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     serial: int = field(default_factory=lambda: next(SERIALS))
 

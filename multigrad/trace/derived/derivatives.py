@@ -5,23 +5,17 @@ It gives the true derivative of a forward without a rule, and the oracle of the 
 a graph like any other: it can be lowered, shown and differentiated again.
 
 The nodes are walked from the outputs to the inputs. Each turns its cotangent into one share for
-each operand, and the shares of a value are its cotangent: they are added up, unless a function that
-was called with it declared otherwise (`accumulate=`, here a mode):
-
-    y = f(s) + g(s)     "sum", no mode: the cotangent of s is f's share plus g's
-                        "max": the larger of the two, element by element
-                        "overwrite": that of the later call, g's
+each operand, and the shares of a value add up to its cotangent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import Any
 
 from ...errors import UnsupportedOp
 from ...graph import ops
-from ...graph.ir.graph import Graph, Node, dependents, every_node, make_node, regions_of, walk
+from ...graph.ir.graph import Graph, Node, dependents, make_node, walk
 from ...graph.ir.types import FLOAT8, UNKNOWN, is_float
 from ...graph.ops.properties import CONSTANT, LINEAR, ZERO, spread
 from ...graph.passes.facts import read_shapes_alone
@@ -31,10 +25,8 @@ from ...graph.support.threads import SERIALS
 from ..coercion import cast_node
 from ..trace import Trace, Value
 from ..xp import all as xp
-from .custom_calls import CustomCall, GradientCalls
+from .custom_calls import GradientCalls
 from .scans import Scans
-
-Modes = Mapping[Node, str]  # "max" or "overwrite", by value
 
 
 def pullback(forward: Graph, wrt: str = "tin") -> Graph:
@@ -73,42 +65,39 @@ def pullbacks(forward: Graph, wrt: Sequence[str], cotangents: Sequence[str | Non
 
 
 def accumulate_all(
-    trace: Trace,
-    seeds: Sequence[tuple[Node, Value]],
-    targets: Sequence[Node],
-    modes: Modes | None = None,
+    trace: Trace, seeds: Sequence[tuple[Node, Value]], targets: Sequence[Node]
 ) -> list[Value | None]:
     """Return the cotangent of each target, or None if no output depends on it.
 
     Args:
         seeds: outputs with their cotangents.
-        modes: how the cotangents of a node are combined, if they are not added up.
     """
     order = walk(output for output, _ in seeds)
-    cotangents = Cotangents(trace, order, modes or {})
-    known = cotangents.known
+    known: dict[Node, Any] = {}  # cotangents by value: the sums of the shares so far
+
+    def add(value: Node, share: Any) -> None:
+        total = known.get(value)
+        known[value] = share if total is None else total + share
+
     for output, cotangent in seeds:
-        cotangents.add(output, cotangent, output)
+        add(output, cotangent)
     # Dependence by shape alone carries no derivative.
     passing = [node for node in order if node.op is not ops.STOP_GRADIENT]
     active = dependents(passing, targets, by_value=True)
     calls, scans = GradientCalls(trace, order), Scans(trace, order, accumulate_all)
     for node in reversed(order):
-        if node in cotangents.modes:
-            cotangents.combine(node)
         if node not in active or node.op is ops.INPUT:
             continue
         shares: Sequence[Value | None]
         if node.op is ops.CALL:
             shares = calls.pull(node, known, active)
         elif node.op is ops.SCAN:
-            _refuse_modes_within(trace, node)
             shares = scans.pull(node, known, active)
         elif node in known:
             shares = _pull_op(trace, node, known[node])
         else:
             continue
-        for position, (operand, share) in enumerate(zip(node.operands, shares, strict=True)):
+        for operand, share in zip(node.operands, shares, strict=True):
             if share is None or operand not in active or not is_float(operand.type):
                 continue
             if operand.type.dtype in FLOAT8:
@@ -116,7 +105,7 @@ def accumulate_all(
                     f"takes a derivative through {operand.type.dtype}, in which cotangents would "
                     "be rounded. Stop the gradient there, or give one of your own"
                 )
-            cotangents.add(operand, _match(trace, share, operand), node, position)
+            add(operand, _match(trace, share, operand))
     return [known.get(target) for target in targets]
 
 
@@ -156,92 +145,6 @@ def _match(trace: Trace, share: Any, operand: Node) -> Any:
         return share
     type_ = ops.SUM_TO.result(share.node.type, operand.type)
     return trace.value(make_node(ops.SUM_TO, (share.node, operand), {}, type_))
-
-
-# --- the cotangents of all values ---------------------------------------------------------------
-class Cotangents:
-    """The cotangents of the values of one graph, while a derivative is taken.
-
-    Attributes:
-        known: by value; of a value with a mode once `combine` is called, when the walk comes to it
-            and every share of it is there.
-        modes: those that were declared from outside, and by the calls in the graph.
-    """
-
-    def __init__(self, trace: Trace, order: Sequence[Node], declared: Modes) -> None:
-        self.trace = trace
-        self.known: dict[Node, Any] = {}
-        self.modes = dict(declared)
-        # Of values with a mode the place, the node and the share. The place is the call's serial,
-        # or -1, and the operand's position: the result does not depend on the order of the walk.
-        self._shares: dict[Node, list[tuple[tuple[int, int], Node, Any]]] = {}
-        for node in order:
-            if node.op is not ops.CALL:
-                continue
-            call: CustomCall = node.attr("function")
-            for name, operand in zip(call.names, node.operands[1:], strict=True):
-                mode = call.modes.get(name)
-                if mode is not None and self.modes.setdefault(operand, mode) != mode:
-                    raise self._error(
-                        operand, f"another use of it has accumulate={mode!r}", "Declare one way"
-                    )
-
-    def add(self, value: Node, share: Any, node: Node, position: int = 0) -> None:
-        """Take a share of a value's cotangent, from the node that has it as this operand."""
-        if value in self.modes:
-            serial = node.attr("function").serial if node.op is ops.CALL else -1
-            self._shares.setdefault(value, []).append(((serial, position), node, share))
-        else:
-            total = self.known.get(value)
-            self.known[value] = share if total is None else total + share
-
-    def combine(self, value: Node) -> None:
-        """Make the cotangent of a value with a mode of its shares, if there are any."""
-        shares = sorted(self._shares.get(value, ()), key=itemgetter(0))
-        if not shares:
-            return
-        for _, node, _ in shares:
-            if node.op is ops.SCAN or (len(shares) > 1 and node.op is not ops.CALL):
-                self._refuse(value, node)
-        *others, (_, _, total) = shares
-        if self.modes[value] == "max":
-            for _, _, share in others:
-                total = xp.maximum(total, share)
-        self.known[value] = total
-
-    def _refuse(self, value: Node, node: Node) -> None:
-        if node.op is ops.SCAN:
-            raise self._error(
-                value,
-                "a loop reads it, whose turns add up",
-                "Write the turns out, or give the function around the loop a gradient of its own",
-                node,
-            )
-        raise self._error(
-            value,
-            f"{node.op.name} reads it besides, whose share is a part of a sum",
-            "Give each use of it a gradient of its own by xg.custom_gradient",
-            node,
-        )
-
-    def _error(self, value: Node, problem: str, advice: str, node: Node | None = None) -> Exception:
-        subject = f"{dict(value.attrs)['name']!r}" if value.op is ops.INPUT else "a value"
-        place = self.trace.source.locations.get(node) if node is not None else None
-        return self.trace.error(
-            f"has accumulate={self.modes[value]!r} for {subject}, but {problem}. {advice}", place
-        )
-
-
-def _refuse_modes_within(trace: Trace, loop: Node) -> None:
-    # A loop's turns add up, so a function with a mode for an argument cannot be called in one.
-    for region in regions_of(loop):
-        for node in every_node(region.graph):
-            if node.op is ops.CALL and node.attr("function").modes:
-                name = node.attr("function").backward.name
-                raise trace.error(
-                    f"calls {name!r}, which has accumulate=, in a loop, whose turns add up. "
-                    "Write the turns out, or put the loop into that function"
-                )
 
 
 # --- forward mode: a backward that is linear, transposed into a map of tangents -------------------
