@@ -5,6 +5,7 @@ May import the rooms up to `lowering`; docs/architecture.md has their order.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, fields
 
 from ..errors import RuleTypeError
@@ -39,11 +40,8 @@ class Capture:
             caller's tensors stay as they are, where a torch class run as it is changes them. A
             tensor given twice is refused, as one copy would not see the other's changes. Of a rule,
             whose graph writes into nothing, it changes nothing.
-        rolls: whether a loop of Python's, of four turns and more that are alike, becomes one `scan`
-            of a function whose derivative is taken: a graph whose size does not grow with the
-            steps, and the framework's own loop in compiled code. A loop that is none stays
-            unrolled. What a scan cannot, such as a second derivative through a gradient of one's
-            own inside it, is refused then.
+        rolls: deprecated, and changes nothing: a loop of Python's is recorded turn by turn. For a
+            graph whose size does not grow with the steps write `xg.xp.scan`.
 
     Raises:
         RuleTypeError: `native` is not None, True or False, or no dialect has that name.
@@ -59,6 +57,13 @@ class Capture:
         if self.native not in (None, True, False):
             raise RuleTypeError(f"native is None, True or False, got {self.native!r}")
         check_dialect(self.dialect)
+        if self.rolls:
+            warnings.warn(
+                "rolls=True is deprecated since multigrad 1.1 and will be removed in 2.0: loops of "
+                "Python's are recorded turn by turn; for a loop as one op write xg.xp.scan",
+                DeprecationWarning,
+                stacklevel=3,
+            )
 
     @property
     def library(self) -> str:
@@ -71,17 +76,11 @@ def capture_options(
     native: bool | None = None,
     dialect: str | None = None,
     prove: bool = True,
-    *,
-    may_roll: bool = False,
 ) -> Capture:
     """Return the options that a call has given, together or one by one.
 
-    Args:
-        may_roll: whether a derivative is taken of what is captured.
-
     Raises:
-        RuleTypeError: they are given both ways, are no options, or this is not for what is
-            captured.
+        RuleTypeError: they are given both ways, or are no options.
     """
     one_by_one = Capture(native, dialect, prove)
     if capture is None:
@@ -91,9 +90,4 @@ def capture_options(
     if one_by_one != Capture():
         names = ", ".join(each.name for each in fields(Capture))
         raise RuleTypeError(f"give {names} in capture=xg.Capture(...), or without it, not both")
-    if capture.rolls and not may_roll:
-        raise RuleTypeError(
-            "rolls=True is for functions whose derivative is taken: xg.function(f, capture=...) "
-            "without a backward"
-        )
     return capture

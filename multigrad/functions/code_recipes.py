@@ -143,7 +143,6 @@ def recipe_of_pair(
     *,
     name: str = "",
     library: str = "",
-    rolls: bool = False,
     options: Options = DEFAULTS,
 ) -> Recipe:
     """Return the recipe of a forward and a backward, two plain functions; None: the derivative.
@@ -151,7 +150,6 @@ def recipe_of_pair(
     Args:
         name: "" is that of the forward.
         library: what their author says that they are written in.
-        rolls: whether loops that were unrolled become scans.
     """
     functions = (forward, backward, residuals)
 
@@ -176,7 +174,7 @@ def recipe_of_pair(
 
         outputs = call(forward, *args, **kwargs)
         if backward is None:
-            return Recorded(outputs, None, rolls=rolls)
+            return Recorded(outputs, None)
         if residuals is None:
             return Recorded(outputs, pull_of(call, outputs, args, kwargs))
 
@@ -189,9 +187,7 @@ def recipe_of_pair(
         return Recorded(outputs, pull_later, keeps_output=True)
 
     def copied(copy: Callable[[Any], Any]) -> Recipe:
-        return recipe_of_pair(
-            *map(copy, functions), name=name, library=library, rolls=rolls, options=options
-        )
+        return recipe_of_pair(*map(copy, functions), name=name, library=library, options=options)
 
     return Recipe(
         name or name_of(forward),

@@ -179,7 +179,7 @@ def function(
     for each in (backward, residuals):
         if each is not None and not callable(each):
             raise TypeError(f"expected a function, got {type(each).__name__} {each!r:.40}")
-    options = capture_options(capture, native, dialect, prove, may_roll=backward is None)
+    options = capture_options(capture, native, dialect, prove)
     if backward is None and residuals is None and holds_state(forward):
         return _of_object(forward, options, keeping)
     # An activation, and a Function with values for some of its arguments, know symbols themselves.
@@ -190,7 +190,6 @@ def function(
         backward,
         residuals,
         library=options.library,
-        rolls=options.rolls,
         options=Options(native=options.native, copies=options.copies),
     )
     result: Function[P, R] = Function(recipe, forward, options.prove)
@@ -200,17 +199,11 @@ def function(
 
 def _of_object(forward: Any, options: Capture, keeping: str | None) -> ObjectFunction:
     # Its tensors are read at each call, so that it has no options for captured graphs.
-    option, subjects = "", "functions and classes"
-    if keeping is not None:
-        option = "residuals="
-    elif options.copies:
-        option = "copies=True"
-    elif options.rolls:
-        option, subjects = "rolls=True", "functions"
-    if option:
+    if keeping is not None or options.copies:
+        option = "copies=True" if keeping is None else "residuals="
         raise RuleTypeError(
             f"{name_of(forward)!r} reads the tensors of an object, which runs itself on its own "
-            f"framework: {option} is for {subjects}"
+            f"framework: {option} is for functions and classes"
         )
     return ObjectFunction(forward, options.native, options.library, options.prove)
 

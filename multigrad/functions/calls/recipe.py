@@ -52,7 +52,6 @@ class Recorded:
         takes_ctx: whether `pull` takes what torch calls a backward with, as `ctx=`.
         dirty: arguments that it says to have updated in place.
         push: runs the author's own tangent rule; None: there is none, or no graph holds it.
-        rolls: whether loops that were unrolled become scans.
         recomputes: whether backward may compute of the arguments what forward computed and kept.
     """
 
@@ -66,7 +65,6 @@ class Recorded:
     takes_ctx: bool = False
     dirty: tuple[Any, ...] = ()
     push: Callable[[], Pushed | None] | None = None
-    rolls: bool = False
     recomputes: bool = False
 
 

@@ -30,7 +30,6 @@ from ...capture.dialect import find_dialect, load_dialects
 from ...capture.dialects import xp as xp_dialect
 from ...capture.foreign_calls import describe_routes, intercepting
 from ...capture.meanings.places import Extremes
-from ...capture.meanings.rolled import roll
 from ...capture.taken_gradients import passing, prepare
 from ...capture.user_code.libraries import told_library, written_in
 from ...capture.user_code.moving_reads import moved, numbers_moving
@@ -352,8 +351,6 @@ class _Recording:
             self.trace.value(each.node) if each.node.type.kind == "tensor" else self.as_tensor(each)
             for each in symbols
         ]
-        if run.recorded.rolls:
-            values = roll(self.trace, values)
         if not values:
             raise NotCaptured(self.trace.error("returns nothing that it computed from its tensors"))
         declared = run.recorded.undifferentiable

@@ -129,6 +129,8 @@ def test_an_option_that_is_none_is_refused_at_once() -> None:
         xg.Capture(native="no")  # type: ignore[arg-type]
     with pytest.raises(xg.errors.RuleTypeError, match=r"no dialect named 'trch'.*torch"):
         xg.Capture(dialect="trch")
+    with pytest.warns(DeprecationWarning, match=r"rolls=True .* write xg.xp.scan"):
+        assert xg.Capture(rolls=True) == xg.Capture(rolls=True, prove=True)
 
 
 def test_what_runs_as_it_is_by_its_options_does() -> None:
