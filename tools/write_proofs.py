@@ -28,7 +28,9 @@ from multigrad.functions.proof import shipped
 from multigrad.functions.proof.verdicts import ALL, VARIABLE
 from multigrad.rules.estimators.arguments import Argument
 
-DTYPES = tuple(map(np.dtype, ("float32", "float64", "float16", ml_dtypes.bfloat16)))
+DTYPES: tuple[np.dtype[Any], ...] = tuple(
+    np.dtype(each) for each in ("float32", "float64", "float16", ml_dtypes.bfloat16)
+)
 MOST_AXES = 4
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8)  # in bits, of quantizers
 Rows = dict[str, tuple[str, dict[str, list[str]]]]
