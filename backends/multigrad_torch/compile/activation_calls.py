@@ -5,7 +5,7 @@ An activation is the Function of its rule. What is not a literal of the emitted 
     under xg.jit    the numbers in one tensor, the key, the start of the count of applications;
                     `application` is the number of this call within it
     then, if the call passes values (`call_with`)  these values
-          else, by `CompiledCall.param_tensors`    the tensors among the rule's params, or none
+          else, as the `CompiledCall` says         the tensors among the rule's params, or none
 
 `call_activation` (compile.py) passes them. Under xg.jit a rule takes its numbers from the first of
 them if its token says so (`numbers_are_inputs`); otherwise they are literals.
@@ -31,19 +31,9 @@ from multigrad.rules.model.activation_function import forward_on, put_under
 from multigrad.trace.active_rules import Moving, settle
 
 from ..export import asks_for_operators
+from .answers import Answered, CompiledCall, More
 from .arguments import draw_key_argument, fold_key_argument, restore
-from .calls import (
-    IN_FORCE_TENSORS,
-    NUMBERS,
-    OWN_TENSORS,
-    CompiledCall,
-    MoreNeeded,
-    emit_call,
-    emit_operator,
-    find_variant,
-    is_tensor,
-    write_number,
-)
+from .calls import emit_call, emit_operator, find_variant, is_tensor, write_number
 from .dynamo_guards import (
     is_under_jit,
     may_change,
@@ -62,7 +52,7 @@ def call_of_activation(
     activation: Activation, in_force: RuleInForce | None, described: Any, token: str
 ) -> CompiledCall:
     """Return `call(tin, application, *inputs)` for an activation under the rule in force; raise
-    MoreNeeded to be told more. `described` are the input and how many values the call passes.
+    Answered to be told more. `described` are the input and how many values the call passes.
     """
     x, count = restore(described)
     if in_force is None:
@@ -141,7 +131,7 @@ def call_under_rule(
         except NotCaptured as error:
             function.recipe.give_up(error.error)
     if params.numbers_are_inputs and reads_numbers(in_force):
-        raise MoreNeeded(NUMBERS)
+        raise Answered(More(rule_numbers=True))
     if variant is None and any(isinstance(value, Moving) for value in params.values):
         raise MultigradError(
             f"{in_force.specialization.subject} runs as written, on numbers, under one that moves"
@@ -156,8 +146,8 @@ def call_under_rule(
     if not own_tensors or params.passed or params.numbers_are_inputs:
         return call
     if activation.rule is None:
-        return replace(call, param_tensors=IN_FORCE_TENSORS)
-    return replace(call, param_tensors=OWN_TENSORS, own_tensors=own_tensors)
+        return replace(call, takes_tensors=True)
+    return replace(call, own_tensors=own_tensors)
 
 
 def call_as_captured(

@@ -50,12 +50,15 @@ def is_object(value: Any) -> bool:
 
 
 def describe(
-    value: Any, tensors: list[Tensor], lengths: str | None, numbers: list[Tensor] | None = None
+    value: Any,
+    tensors: list[Tensor],
+    lengths: tuple[bool, ...] | None,
+    numbers: list[Tensor] | None = None,
 ) -> Any:
     """Return the description of an argument, and append its tensors to `tensors` in order.
 
     Args:
-        lengths: the positions of the tensors whose lengths it has ("0,2"). A compiled call is for
+        lengths: for each tensor, whether the description has its lengths. A compiled call is for
             these alone; of other tensors it has the rank, as the size of a batch may change. None:
             of all, with some number for a length that Dynamo leaves open.
         numbers: floats that have changed between calls are appended to it as tensors, so that one
@@ -65,7 +68,7 @@ def describe(
         shape: Any = value.ndim
         if lengths is None:
             shape = tuple([make_concrete(n) if is_fixed(n) else SOME_LENGTH for n in value.shape])
-        elif str(len(tensors)) in lengths.split(","):
+        elif len(tensors) < len(lengths) and lengths[len(tensors)]:
             shape = tuple([make_concrete(n) for n in value.shape])
         tensors.append(value)
         # Under a transform, and in forward mode, tensors that are differentiated do not say so.

@@ -7,8 +7,8 @@ For `xg.function(...)` of a tensor, a number and a random draw that is
         y0 = Native.apply(x0.clone(), 0.5, draw_key())
         return y0
 
-Here is the record of a call, what tells `prepare` (compile.py) that it has to ask for more, the
-captured variant, the code, and calls of Functions; `activation_calls.py` has those of activations.
+Here are the captured variant, the code, and calls of Functions; `activation_calls.py` has those of
+activations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -47,62 +47,24 @@ from ..attach.host import GUESTS, TransformedGuest
 from ..attach.render import copied_outputs
 from ..export import asks_for_operators, note_sized, register
 from ..kernels import exact
+from .answers import Answered, CompiledCall, More
 from .arguments import OpenNumber, draw_key_argument, new_numbers, restore, shapes_in
 
 Tensor: TypeAlias = Any
-# What `prepare` answers if it needs more: the lengths of tensors, whose positions follow
-# ("lengths?0,2"); what is in force; its numbers; the numbers among the arguments.
-LENGTHS, READS, NUMBERS, VALUES = "lengths?", "reads?", "numbers?", "values?"
-WATCHED = "watched?"  # what the code reads: functions of this name in CALLS read it, for Dynamo
-
-
-class MoreNeeded(Exception):
-    """Raised where a call depends on more than is described; the text is one of the above."""
-
-
-# Which tensors an activation's call takes after its input, for params of a rule: those of the rule
-# in force (`MIRROR.param_tensors`), or of its own rule (`CompiledCall.own_tensors`).
-IN_FORCE_TENSORS, OWN_TENSORS = "framed", "own"
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledCall:
-    """A call in compiled code.
-
-    Attributes:
-        plain: returns the outputs, as the class returns them.
-        in_graph: the same, under torch.func transforms.
-        is_operator: whether it is an operator of torch with its own gradient, for an export.
-        counts_applications: whether it folds its number among the applications of one `xg.jit` call
-            into a key that is an input.
-        param_tensors: which tensors an activation takes besides its input; "": none.
-        own_tensors: those of `OWN_TENSORS`.
-        assemble: restores the nesting of a Function's outputs.
-    """
-
-    plain: Callable[..., Any]
-    in_graph: Callable[..., Any]
-    is_operator: bool = False
-    counts_applications: bool = False
-    param_tensors: str = ""
-    own_tensors: tuple[Tensor, ...] = ()
-    assemble: Callable[..., Any] | None = None
-
-
 # --- the captured variant ------------------------------------------------------------------------
 
 
 def find_variant(
     function: Function, leaves: Sequence[Any], described: Any, tree: Any = None
 ) -> Variant:
-    """Return the captured variant; raise MoreNeeded, or NotCaptured if it runs as written."""
+    """Return the captured variant; raise Answered, or NotCaptured if it runs as written."""
     recipe, layout = function.recipe, find_layout(function, leaves, tree)
     while True:
         fact_names = function.captures.facts
         places = [*places_of(fact_names, layout, first_tensor(layout))]
         sized = {i for _, kind, i in places if kind == "shape"}
         if any(kind == "param" and i is not None and is_open(leaves[i]) for _, kind, i in places):
-            raise MoreNeeded(VALUES)
+            raise Answered(More(values=True))
         tensors = [i for i, leaf in enumerate(leaves) if is_tensor(leaf)]
         require_lengths(recipe.subject, described, [n for n, i in enumerate(tensors) if i in sized])
         facts = gather_facts(recipe.subject, fact_names, layout, leaves)
@@ -133,12 +95,11 @@ def known_variants(function: Function, described: Any) -> list[Variant]:
 
 
 def require_lengths(subject: str, described: Any, positions: Iterable[int]) -> None:
-    """Raise MoreNeeded unless the lengths of these tensors, of those described, are known."""
-    shapes = shapes_in(described)
-    positions = [n for n in positions if n < len(shapes)]
-    if any(isinstance(shapes[n], int) for n in positions):
+    """Raise Answered unless the lengths of these tensors, of those described, are known."""
+    shapes, asked = shapes_in(described), {*positions}
+    if any(n in asked and isinstance(shape, int) for n, shape in enumerate(shapes)):
         note_sized(subject)
-        raise MoreNeeded(LENGTHS + ",".join(map(str, positions)))
+        raise Answered(More(lengths=tuple(n in asked for n in range(len(shapes)))))
 
 
 def find_layout(function: Function, leaves: Sequence[Any], tree: Any) -> Layout:
@@ -274,7 +235,7 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def call_of_function(function: Function, described: Any) -> CompiledCall:
-    """Return `call(*tensors)`; raise MoreNeeded, or NotCaptured if the Function runs as written."""
+    """Return `call(*tensors)`; raise Answered, or NotCaptured if the Function runs as written."""
     recipe, opaque = function.recipe, function.recipe.opaque
     if function.native is True and opaque is None:
         raise MultigradError(f"function {function.name!r} runs as written")

@@ -2,11 +2,11 @@
 
     in traced code      call_activation, call_function
                           ask: describes the arguments; repeats with more if `prepare` asks
-    outside the trace         prepare: finds or makes a call, stores it in CALLS, answers its name
-    in traced code        getattr(CALLS, name)(tensors)
+    outside the trace         prepare: finds or makes a call, keeps it in CALLS, returns its name
+    in traced code        run: calls its code with the tensors
 
-Dynamo takes the answer as a constant and guards on all that `prepare` is told, so it is told little
-at first. The answer is one text, which `prepare` explains.
+Dynamo takes the name as a constant and guards on all that `prepare` is told, so it is told little
+at first. `answers.py` has what a name may stand for.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from .. import dynamo, versions
 from ..export import asks_for_operators, note_refused
 from ..state import without_modes
 from .activation_calls import call_of_activation
+from .answers import CALLS, NAMES, Answered, CompiledCall, More, OwnClass, Refused, keep
 from .arguments import (
     as_input,
     describe,
@@ -41,25 +42,10 @@ from .arguments import (
     is_fixed,
     is_object,
     make_concrete,
-    new_numbers,
     number_application,
     restore,
 )
-from .calls import (
-    IN_FORCE_TENSORS,
-    LENGTHS,
-    NUMBERS,
-    OWN_TENSORS,
-    READS,
-    VALUES,
-    WATCHED,
-    CompiledCall,
-    MoreNeeded,
-    call_of_function,
-    is_open,
-    known_variants,
-    reads_more,
-)
+from .calls import call_of_function, is_open, known_variants, reads_more
 from .dynamo_guards import (
     EPOCH,
     MIRROR,
@@ -72,21 +58,42 @@ from .dynamo_guards import (
 from .watches import reads_of, watches
 
 Tensor: TypeAlias = Any
-# Prefixes of answers: the Function's own class, which Dynamo reads; the same, for copies of
-# tensors; a refusal.
-OWN_CLASS, FOR_COPIES = "?", "?copies_"
-REFUSED = "!"
-# Words of a call's name, besides those of its tensors: what traced code has to know of the call.
-CALL, OPERATOR, COUNTS_APPLICATIONS = "call", "operator", "draws"
-MOST_CALLS = 4096  # then all are forgotten
+# NOTE: one call, followed with its values.
+#
+#     act = xg.Activation("Heaviside")
+#     with xg.use("my_window", params={"width": 1.5}):
+#         torch.compile(act)(torch.linspace(-2, 2, 3, requires_grad=True))
+#
+# Dynamo traces `call_activation(act, x)`, which asks for
+#
+#     subject     ("Heaviside", "Heaviside")  the keys of the activation and of its forward
+#     described   ("tuple", (("tensor", torch.float32, 1, True, "cpu"), ("value", 0)))
+#                                             x by its rank, and that no values are passed
+#     token       "my_window#3(1.5)"          read from MIRROR,
+#     epoch       "0"                         and from EPOCH: Dynamo guards on both
+#
+# Dynamo calls `prepare` with these while it traces. No call is kept for them, so the rule is
+# captured and lowered under the forward, and is kept as CALLS.CompiledCall_2:
+#
+#     CompiledCall(plain=my_window_under_Heaviside_0, in_graph=my_window_under_Heaviside_1)
+#
+# `prepare` returns "CompiledCall_2", and `run` traces what its `plain` does:
+# `y0 = Native.apply(tin, 1.5)`.
+#
+# A rule that needs a length as a number, as `range(tin.shape[0])` does, is first answered "More_3",
+# More(lengths=(True,)). Described again, x has (3,) for 1, and Dynamo guards on that length.
+#
+# With another width the token differs: the guards fail, and Dynamo traces again. Coming back, they
+# hold, and none of this runs.
+
 # In a class Dynamo (torch 2.13) gives zeros for missing cotangents, and takes no tensor twice.
 MISREAD = frozenset((MISSING, TWICE))
-# Names of calls, by everything that a call depends on: what a key leaves out is silently shared.
-NAMES: dict[Any, str] = {}
-
-
-CALLS = dynamo.Namespace()
 OUTSIDE = "make it outside of the compiled function"
+OBJECTS_REFUSED = Refused(
+    f"an activation of objects or tensors is made in compiled code: {OUTSIDE}"
+)
+# Dynamo (torch 2.15) would give the tangent of the forward itself; eager code does not.
+DUALS_REFUSED = Refused("dual numbers in compiled code")
 
 
 def is_exporting() -> bool:
@@ -114,28 +121,27 @@ def call_activation(
         torch._dynamo.graph_break(msg="a partial DTensor")
         return apply_activation(activation, x, values)
     x = keep_placements(x)
-    name = ask(subject, (x, len(values)), True)[0]
-    if name.startswith(REFUSED):
-        torch._dynamo.graph_break(msg=name)
+    call = ask(subject, (x, len(values)), True)[0]
+    if isinstance(call, Refused):
+        torch._dynamo.graph_break(msg=call.reason)
         return apply_activation(activation, x, values)
-    words = name.partition("_")[0].split("-")
     inputs, application = MIRROR.jit_inputs, 0
     # Each draw under xg.jit takes the next application's number, as an input of the graph.
-    if inputs and COUNTS_APPLICATIONS in words:
+    if inputs and call.counts_applications:
         application = MIRROR.applications.number
         MIRROR.applications.number = application + 1
     # x may be one example under vmap; float64 tensors of numbers would promote a 0-d x.
     if inputs and x.ndim == 0:
         inputs = (inputs[0].to(x.dtype), *inputs[1:])
-    if OWN_TENSORS in words:
-        values = getattr(CALLS, name + "_tensors")
-    elif IN_FORCE_TENSORS in words:
+    if call.own_tensors:
+        values = call.own_tensors
+    elif call.takes_tensors:
         values = MIRROR.param_tensors
     for value in map(as_passed, values):
         if x.ndim == 0 and isinstance(value, torch.Tensor):
             value = value.to(x.dtype)
         inputs = (*inputs, value)
-    return run(name, x, application, *inputs)
+    return run(call, x, application, *inputs)
 
 
 def as_passed(value: Any) -> Any:
@@ -168,23 +174,24 @@ class WithNumbers:
 def made_activation(forward: Any, rule: Any = None, params: Any = None, **options: Any) -> Any:
     """Return an activation that traced code makes, instead of `xg.activation`."""
     numbers = dict(params or {})
-    answer = f"{REFUSED}an activation of objects or tensors is made in compiled code: {OUTSIDE}"
+    made: Any = OBJECTS_REFUSED
     values = (forward, rule, *numbers.values(), *options.values())
     # An object may change later, and a tensor with each call.
     if all(each is None or isinstance(each, str | int | float) for each in values):
-        given = describe({**options, "forward": forward, "rule": rule}, [], "")
+        given = describe({**options, "forward": forward, "rule": rule}, [], ())
         inputs: list[Tensor] = []
-        answer = make_activation(given, describe(numbers, [], "", inputs), EPOCH.text)
-        if answer == VALUES:
-            inputs = []
-            answer = make_activation(given, describe(numbers, [], ""), EPOCH.text)
-        if inputs and not answer.startswith(REFUSED):
+        described = describe(numbers, [], (), inputs)
+        made = getattr(CALLS, make_activation(given, described, EPOCH.text))
+        if isinstance(made, More):
+            inputs, described = [], describe(numbers, [], ())
+            made = getattr(CALLS, make_activation(given, described, EPOCH.text))
+        if inputs and not isinstance(made, Refused):
             floats = {name: each for name, each in numbers.items() if isinstance(each, float)}
-            return WithNumbers(getattr(CALLS, answer), floats)
-    if answer.startswith(REFUSED):
-        torch._dynamo.graph_break(msg=answer)
+            return WithNumbers(made, floats)
+    if isinstance(made, Refused):
+        torch._dynamo.graph_break(msg=made.reason)
         return make_outside(forward, rule, params, **options)
-    return getattr(CALLS, answer)
+    return made
 
 
 def find_rule(rule: Any) -> Any:
@@ -202,31 +209,31 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
         # Called in a capture that `prepare` began: its values are symbols of ours.
         return function._apply(args, kwargs)
     if any(map(is_object, args)) and not kwargs:
-        name, tensors, numbers = class_for_objects(function.identifier), [], []
+        call, tensors, numbers = getattr(CALLS, class_for_objects(function.identifier)), [], []
     else:
-        name, tensors, numbers = ask(function.identifier, (args, kwargs), False)
-    if name.startswith(OWN_CLASS):
-        return apply_class(name, args)
-    if name.startswith(REFUSED):
-        torch._dynamo.graph_break(msg=name)
+        call, tensors, numbers = ask(function.identifier, (args, kwargs), False)
+    if isinstance(call, OwnClass):
+        return apply_class(call, args)
+    if isinstance(call, Refused):
+        torch._dynamo.graph_break(msg=call.reason)
         return apply_function(function, args, kwargs)
-    if torch.compiler.is_exporting() and not name.startswith(OPERATOR):
+    if torch.compiler.is_exporting() and not call.is_operator:
         # A program has only ATen ops. No gradient is better than silently the forward's own.
         tensors = [tensor.detach() for tensor in tensors]
     if any(map(is_partial, tensors)):
         torch._dynamo.graph_break(msg="a partial DTensor")
         return apply_function(function, args, kwargs)
     tensors = [keep_placements(x) for x in tensors]
-    return getattr(CALLS, name + "_assemble")(run(name, *tensors, *numbers))
+    return call.assemble(run(call, *tensors, *numbers))
 
 
-def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[str, list[Tensor], list[Tensor]]:
+def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[Any, list[Tensor], list[Tensor]]:
     """Return the answer of `prepare`, and of the arguments the tensors and the open numbers."""
     is_dual = torch.autograd.forward_ad._current_level >= 0
     if is_dual and not torch._C._are_functorch_transforms_active():
-        # Dynamo (torch 2.15) would give the tangent of the forward itself; eager code does not.
-        return f"{REFUSED}dual numbers in compiled code", [], []
-    lengths, has_numbers, has_values, watched = "", False, False, ""
+        return DUALS_REFUSED, [], []
+    lengths: tuple[bool, ...] = ()
+    has_rule_numbers, has_values, watched = False, False, ""
     while True:
         tensors: list[Tensor] = []
         numbers: list[Tensor] = []
@@ -234,34 +241,34 @@ def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[str, list[Tens
         description = describe(arguments, tensors, lengths, None if has_values else numbers)
         # Dynamo guards on each string that is read here, so only what `prepare` asks for is read.
         if reads_rules:
-            token, epoch = MIRROR.exact_token if has_numbers else MIRROR.token, EPOCH.text
-        answer = prepare(subject, description, token, epoch, watched)
-        if answer.startswith(LENGTHS):
-            lengths = answer.removeprefix(LENGTHS)
-            asked = [tensors[int(i)] for i in lengths.split(",")]
+            token, epoch = MIRROR.exact_token if has_rule_numbers else MIRROR.token, EPOCH.text
+        answer = getattr(CALLS, prepare(subject, description, token, epoch, watched))
+        if not isinstance(answer, More):
+            return answer, tensors, numbers
+        if answer.lengths:
+            lengths = answer.lengths
+            asked = [x for x, is_asked in zip(tensors, lengths, strict=True) if is_asked]
             if not all(is_fixed(n) for x in asked for n in x.shape):
                 name = class_for_open(subject, describe(arguments, [], None))
                 if name:
-                    return name, tensors, []
-        elif answer == NUMBERS:
-            has_numbers = True
-        elif answer == VALUES:
-            has_values = True
-        elif answer == READS:
+                    return getattr(CALLS, name), tensors, []
+        elif answer.rules:
             reads_rules = True
-        elif answer.startswith(WATCHED):
-            watched = describe([watch() for watch in getattr(CALLS, answer)], [], "")
+        elif answer.rule_numbers:
+            has_rule_numbers = True
+        elif answer.values:
+            has_values = True
         else:
-            return answer, tensors, numbers
+            watched = describe([watch() for watch in answer.watches], [], ())
 
 
-def apply_class(name: str, args: tuple[Any, ...]) -> Any:
-    cls, is_exported = getattr(CALLS, name), torch.compiler.is_exporting()
-    if not (is_exported or name.startswith(FOR_COPIES)):
-        return cls.apply(*args)
+def apply_class(own: OwnClass, args: tuple[Any, ...]) -> Any:
+    is_exported = torch.compiler.is_exporting()
+    if not (is_exported or own.takes_copies):
+        return own.cls.apply(*args)
     # As in `emit_call`: a compiler does not notice later writes. A program has no gradient.
     copy = torch.Tensor.detach if is_exported else torch.Tensor.clone
-    outputs = cls.apply(*[copy(x) if isinstance(x, torch.Tensor) else x for x in args])
+    outputs = own.cls.apply(*[copy(x) if isinstance(x, torch.Tensor) else x for x in args])
     if is_exported:
         return outputs  # with the attributes that the class has set
     if isinstance(outputs, tuple):
@@ -279,11 +286,11 @@ def keep_placements(x: Tensor) -> Tensor:
     return x.redistribute(placements=x.placements) if hasattr(x, "placements") else x
 
 
-def run(name: str, *inputs: Any) -> Any:
+def run(call: CompiledCall, *inputs: Any) -> Any:
     if torch._C._are_functorch_transforms_active():
         # Under torch.func transforms Dynamo (torch 2.13) would differentiate the forward instead.
-        return getattr(CALLS, name + "_in_graph")(*inputs)
-    return getattr(CALLS, name)(*inputs)
+        return call.in_graph(*inputs)
+    return call.plain(*inputs)
 
 
 # The next two run outside compiled code, after a graph break.
@@ -308,14 +315,7 @@ def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, 
 
 @dynamo.assume_constant_result
 def prepare(subject: Any, described: Any, token: str, epoch: str, watched: Any) -> str:
-    """Make the call for arguments like these, and return its name in CALLS or why there is none.
-
-    The answer is one of these texts:
-
-        "draws-framed_12"  the name of a call, which begins with words for the traced code
-        "lengths?0"        LENGTHS, READS or NUMBERS: this has to be told, too
-        "?f3"              OWN_CLASS and a Function: its class is in CALLS under this name
-        "!TraceError: ..." REFUSED and the reason; eager code runs, and raises it again
+    """Return the name in CALLS of the call for arguments like these, or of another answer.
 
     Args:
         subject: a Function's identifier, or the keys of an activation and its forward.
@@ -331,9 +331,9 @@ def prepare(subject: Any, described: Any, token: str, epoch: str, watched: Any) 
 
 @dynamo.assume_constant_result
 def make_activation(described: Any, described_params: Any, epoch: str) -> str:
-    """Make an activation; return its name in CALLS, or REFUSED and why there is none.
+    """Make an activation; return its name in CALLS, or that of a refusal.
 
-    If one of its params is open, each call passes all floats; VALUES if its rule allows none.
+    If one of its params is open, each call passes all floats; that of More if its rule allows none.
     """
     key = (activation, repr((described, described_params)), epoch)  # 1, 1.0, True are equal
     floats: set[str] = set()
@@ -345,14 +345,16 @@ def make_activation(described: Any, described_params: Any, epoch: str) -> str:
                 params = {name: value for name, value in params.items() if name not in floats}
             made = activation(**restore(described), params=params)
             if floats and not takes_inputs(made, floats):
-                return VALUES
-            name = f"made_{next(new_numbers)}"
-            setattr(CALLS, name, made)
-            NAMES[key] = name
+                return keep(More(values=True))
+            keep(made, key)
     except Exception as error:  # noqa: BLE001
         # Dynamo would wrap it; eager code raises it again after the graph break.
-        return VALUES if floats else f"{REFUSED}{type(error).__name__}: {error}"
+        return keep(More(values=True) if floats else refusal_of(error))
     return NAMES[key]
+
+
+def refusal_of(error: Exception) -> Refused:
+    return Refused(f"{type(error).__name__}: {error}")
 
 
 def takes_inputs(made: Activation, names: set[str]) -> bool:
@@ -376,11 +378,7 @@ def own_name(key: str, epoch: str) -> str:
         in_force = by_key[key].own_in_force()
     except Exception:  # noqa: BLE001
         return ""  # Dynamo would wrap it: it is raised again where the rule is used
-    if in_force is None:
-        return ""
-    name = NAMES.setdefault((own_name, key), f"own_{next(new_numbers)}")
-    setattr(CALLS, name, in_force)
-    return name
+    return "" if in_force is None else keep(in_force, (own_name, key))
 
 
 def show_concrete(value: Any) -> str:
@@ -405,21 +403,21 @@ def find_or_ask(subject: Any, described: Any, token: str, epoch: str, is_watched
             return find_function(by_identifier[subject], described, token, epoch, is_watched)
         activation = by_key.get(subject[0]) or Activation(forward_by_key(subject[1]))
         return find_activation(activation, subject, described, token, epoch, is_watched=is_watched)
-    except MoreNeeded as question:
-        return str(question)
+    except Answered as early:
+        return keep(early.answer)
     except NotCaptured as error:
         if (
             isinstance(subject, str)
             and MISREAD.isdisjoint(error.kinds)
-            and (name := store_class(by_identifier[subject], has_keywords(described)))
+            and (own := own_class(by_identifier[subject], has_keywords(described)))
         ):
-            return name
+            return keep(own)
         note_refused(error.error)
-        return f"{REFUSED}{error.error}"
+        return keep(Refused(str(error.error)))
     except Exception as error:  # noqa: BLE001
         note_refused(error)
         # Dynamo would wrap it; eager code raises it again after the graph break.
-        return f"{REFUSED}{type(error).__name__}: {error}"
+        return keep(refusal_of(error))
 
 
 def find_activation(
@@ -430,7 +428,7 @@ def find_activation(
     epoch: str,
     is_watched: bool,
 ) -> str:
-    """Return the name of an activation's call; raise MoreNeeded to be told more."""
+    """Return the name of an activation's call; raise Answered to be told more."""
     in_force = activation.in_force()
     export_state = (torch.compiler.is_exporting(), asks_for_operators())
     function = in_force and put_under(in_force.specialization, activation.forward)
@@ -447,17 +445,17 @@ def find_activation(
         warn_of_graphs(cause, ". xg.jit makes one graph for all")
     call = call_of_activation(activation, in_force, described, token)
     require_watch(function, is_watched)  # the capture may have found what it reads
-    return store(key, call)
+    return keep(call, key)
 
 
 def find_function(
     function: Function, described: Any, token: str, epoch: str, is_watched: bool
 ) -> str:
-    """Return the name of a Function's call; raise MoreNeeded if `prepare` has to be told more."""
+    """Return the name of a Function's call; raise Answered if `prepare` has to be told more."""
     if not epoch and reads_more(function):
-        raise MoreNeeded(READS)
+        raise Answered(More(rules=True))
     if numbers_are_inputs(token):
-        raise MoreNeeded(NUMBERS)
+        raise Answered(More(rule_numbers=True))
     modes = (torch.get_default_dtype(), torch._C._is_any_autocast_enabled())
     arguments = (described, repr(described), modes)  # 1, 1.0, True are equal
     watched = require_watch(function, is_watched, described)
@@ -472,65 +470,40 @@ def find_function(
         warn_of_graphs(f"{', '.join(read)} on which {function.recipe.subject} branches", "")
     # Again: the capture may have found that the code reads more than its arguments.
     if not epoch and reads_more(function):
-        raise MoreNeeded(READS)
+        raise Answered(More(rules=True))
     require_watch(function, is_watched, described)
-    return store(key, call)
+    return keep(call, key)
 
 
 def require_watch(function: Function | None, is_watched: bool, described: Any = None) -> Any:
-    """Return a key of what a Function reads besides its arguments; raise MoreNeeded unless Dynamo
+    """Return a key of what a Function reads besides its arguments; raise Answered unless Dynamo
     guards on that. A class that Dynamo reads by itself has these guards.
     """
     reads = () if function is None else reads_of(function)
     if function is not None and reads and not is_watched:
         # Described is what a Function is called with; an activation is no class.
         if described is not None and may_read_class(function, described):
-            name = store_class(function, has_keywords(described))
-            if name:
-                raise MoreNeeded(name)
+            own = own_class(function, has_keywords(described))
+            if own:
+                raise Answered(own)
         key = (watches, *[(each, len(each.finds), each.meaning()) for each in reads])
         if key not in NAMES:
             calls = [call for each in reads for call in watches(function.recipe.subject, each)]
-            NAMES[key] = f"{WATCHED}{next(new_numbers)}"
-            setattr(CALLS, NAMES[key], calls)
-        raise MoreNeeded(NAMES[key])
+            keep(More(watches=tuple(calls)), key)
+        raise Answered(getattr(CALLS, NAMES[key]))
     return tuple(each.meaning() for each in reads)
-
-
-def store(key: Any, call: CompiledCall) -> str:
-    if len(NAMES) >= MOST_CALLS:
-        # Both together: a name without its call would be an AttributeError in traced code.
-        NAMES.clear()
-        vars(CALLS).clear()
-    NAMES[key] = name = name_call(call)
-    setattr(CALLS, name, call.plain)
-    setattr(CALLS, f"{name}_in_graph", dynamo.allow_in_graph(call.in_graph))
-    setattr(CALLS, f"{name}_assemble", call.assemble)
-    if call.param_tensors == OWN_TENSORS:  # inputs, so that writes in place are seen
-        setattr(CALLS, f"{name}_tensors", call.own_tensors)
-    return name
-
-
-def name_call(call: CompiledCall) -> str:
-    """Return a new name, as "draws-framed_12", whose words tell traced code what to pass."""
-    words = [
-        OPERATOR if call.is_operator else "",
-        COUNTS_APPLICATIONS if call.counts_applications else "",
-        call.param_tensors,
-    ]
-    return f"{'-'.join(filter(None, words)) or CALL}_{next(new_numbers)}"
 
 
 @dynamo.assume_constant_result
 def class_for_objects(identifier: str) -> str:
     function = by_identifier[identifier]
-    refusal = f"{REFUSED}{function.recipe.subject} is given an object, which no compiled call is"
-    return store_class(function) or refusal
+    refusal = Refused(f"{function.recipe.subject} is given an object, which no compiled call is")
+    return keep(own_class(function) or refusal)
 
 
 @dynamo.assume_constant_result
 def class_for_open(subject: Any, described: Any) -> str:
-    """Return the answer for lengths that Dynamo leaves open; "" where they are to be fixed.
+    """Return the name of a class for lengths that Dynamo leaves open; "" if they are to be fixed.
 
     The graph of a Function that asks for lengths is for these alone, but Dynamo, or an exporter,
     can read its class for all.
@@ -540,7 +513,8 @@ def class_for_open(subject: Any, described: Any) -> str:
         return ""
     if not may_read_class(function, described) and not torch.compiler.is_exporting():
         return ""
-    return store_class(function, has_keywords(described), FOR_COPIES)
+    own = own_class(function, has_keywords(described), takes_copies=True)
+    return keep(own) if own else ""
 
 
 def may_read_class(function: Function, described: Any) -> bool:
@@ -548,23 +522,23 @@ def may_read_class(function: Function, described: Any) -> bool:
     return bool(variants) and all(MISREAD.isdisjoint(each.omissions) for each in variants)
 
 
-def store_class(function: Function, has_keywords: bool = False, prefix: str = OWN_CLASS) -> str:
-    """Return the name of a Function's own class, "" if Dynamo may not read it.
+def own_class(
+    function: Function, has_keywords: bool = False, takes_copies: bool = False
+) -> OwnClass | None:
+    """Return a Function's own class, None if Dynamo may not read it.
 
     A Function that is not captured runs unchanged in eager code, and so it may in compiled code,
     except under torch.func transforms: there Dynamo (torch 2.13) differentiates the forward
     instead.
     """
     if torch._C._are_functorch_transforms_active():
-        return ""
+        return None
     cls, copies = function.recipe.origin, function.recipe.options.copies
     is_plain = function.native is not False and not function.is_keyed and not has_keywords
     is_class = isinstance(cls, type) and issubclass(cls, torch.autograd.Function)
     if not (is_class and is_plain) or copies or asks_for_operators():
-        return ""
-    name = f"{prefix}{function.identifier}"
-    setattr(CALLS, name, cls)
-    return name
+        return None
+    return OwnClass(cls, takes_copies)
 
 
 def warn_of_graphs(cause: str, advice: str) -> None:

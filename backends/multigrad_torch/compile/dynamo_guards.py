@@ -38,19 +38,7 @@ from ..kernels import random
 from .checkpoint_regions import is_forward_mode_enabled, note_regions, top_hooks
 
 Tensor: TypeAlias = Any
-# Prefixes of the mirrored token under xg.jit: the rule's numbers are literals of compiled code, or
-# inputs as its key always is.
-JIT = "xg.jit "
-JIT_NUMBERS_AS_INPUTS = "xg.jit(*) "
 keep_out(use.__init__, "put `with xg.use(...)` around the compiled function, not inside it")
-
-
-def is_under_jit(token: str) -> bool:
-    return token.startswith((JIT, JIT_NUMBERS_AS_INPUTS))
-
-
-def numbers_are_inputs(token: str) -> bool:
-    return token.startswith(JIT_NUMBERS_AS_INPUTS)
 
 
 class Mirror(threading.local):
@@ -60,8 +48,9 @@ class Mirror(threading.local):
     `xg.jit` writes all but the tensors for one call, and restores them.
 
     Attributes:
-        token: names the active rules; under xg.jit, without the numbers that are inputs.
-        exact_token: under xg.jit, the token with these numbers.
+        token: names the active rules; under xg.jit it is `jit_token`, until a `use` inside.
+        jit_token: under xg.jit, the token without the numbers that are inputs; else "".
+        exact_token: under xg.jit, the token with these numbers; else "".
         jit_inputs: under xg.jit, the numbers, the key and the count's start; else empty.
         param_tensors: the tensors and cells among the params of the rule in force.
         applications: counts those of random rules within one `xg.jit` call.
@@ -69,7 +58,7 @@ class Mirror(threading.local):
 
     def __init__(self) -> None:
         self.token = ""
-        self.exact_token = ""
+        self.jit_token = self.exact_token = ""
         self.jit_inputs: tuple[Tensor, ...] = ()
         self.param_tensors: tuple[Tensor | Cell, ...] = ()
         self.applications = ApplicationCount()
@@ -99,6 +88,18 @@ class ApplicationCount:
 
 MIRROR = Mirror()
 _cell_lock = make_lock()
+
+
+def is_under_jit(token: str) -> bool:
+    """Return whether a token that traced code has read is one of `xg.jit`."""
+    return token != "" and token in (MIRROR.jit_token, MIRROR.exact_token)
+
+
+def numbers_are_inputs(token: str) -> bool:
+    """Return whether the rule's numbers are inputs of compiled code, as its key always is."""
+    return is_under_jit(token) and token != MIRROR.exact_token
+
+
 # The registry's epoch as text, the same on all threads.
 EPOCH: Any = Namespace()
 EPOCH.text = "0"
@@ -233,15 +234,15 @@ def pass_as_inputs(in_force: RuleInForce | None) -> tuple[str, str, tuple[Tensor
     """Return the token, exact token and inputs of `MIRROR` for a rule under xg.jit."""
     numbers: tuple[Any, ...] = ()
     words, start, key_mark = torch.zeros(2, dtype=torch.int64, device="cpu"), 0, ""
-    token = exact = f"{JIT}-"
+    token = exact = "xg.jit -"
     if in_force is not None:
         if in_force.counter is not None:
             key = key_for(load_backend("torch"), in_force.key)
             words, start, key_mark = random.key_words(key), in_force.counter.count, "@"
-        token = exact = f"{JIT}{in_force.own_token}{key_mark}"
+        token = exact = f"xg.jit {in_force.own_token}{key_mark}"
         if not reads_numbers(in_force):
             numbers = in_force.values
-            token = f"{JIT_NUMBERS_AS_INPUTS}{in_force.specialization.id}{key_mark}"
+            token = f"xg.jit(*) {in_force.specialization.id}{key_mark}"
     # All in one tensor: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
     tensor = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
     return token, exact, (tensor, words, torch.tensor(start, device="cpu"))
@@ -270,9 +271,9 @@ def mirroring(
             applications.start = counter.count
             counted_rule = in_force.with_draws(KeySource(in_force.key, applications))
             stack.callback(CURRENT.reset, CURRENT.set(replace(active, activations=counted_rule)))
-        state = {"token": token, "exact_token": exact_token, "jit_inputs": inputs}
+        state = {"token": token, "jit_token": token, "exact_token": exact_token}
         try:
-            with setting(MIRROR, applications=applications, **state):
+            with setting(MIRROR, applications=applications, jit_inputs=inputs, **state):
                 yield
         finally:
             if counter is not None:

@@ -7,7 +7,7 @@ functions that are made here, with the globals and cells of the functions that r
     def curve(x):                         return (id(Atan), Atan.slope)
         return x * Atan.slope         its globals are those of `curve`
 
-A class that Dynamo can read by itself (`compile.own_class`) has these guards anyway.
+A class that Dynamo can read by itself (`OwnClass`) has these guards anyway.
 """
 
 from __future__ import annotations
