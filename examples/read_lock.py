@@ -37,7 +37,7 @@ def digest(data):
 
 
 def meaning(document):
-    """A document without what only people read."""
+    """A document without what only people read, and a rule's forms as the graphs of version 1."""
 
     def graph(data):
         return {**data, "nodes": [node(each) for each in data["nodes"]]}
@@ -54,6 +54,9 @@ def meaning(document):
         return data | {way: graph(data[way]) for way in ("forward", "backward")}
 
     kept = {name: each for name, each in document.items() if name not in ("doc", "evidence")}
+    if "params" in kept and "forms" in kept:
+        forms = kept.pop("forms")
+        kept["graphs"] = [{"tin": f["tin"], "facts": f["facts"], **f["backward"]} for f in forms]
     inner = [("graphs", graph), ("forms", form), ("parts", meaning)]
     return kept | {name: [of(each) for each in kept[name]] for name, of in inner if name in kept}
 
@@ -123,8 +126,7 @@ def is_same(numbers, expected, allowed):
 
 def check_vector(document, vector):
     """Whether a vector's numbers come out; None where this reader cannot run it."""
-    cotangents = vector.get("cotangents", [])
-    count = len(cotangents)
+    count = len(cotangents := vector.get("cotangents", []))
     names = ["grad_out"] if count == 1 else [f"grad_out_{i}" for i in range(count)]
     inputs = vector["inputs"] | dict(zip(names, cotangents, strict=True))
     arrays = [each for each in inputs.values() if not isinstance(each, str)]
@@ -151,11 +153,11 @@ def check_document(document):
     """What is wrong with a saved file."""
     if (evidence := document.get("evidence")) is None:
         return ["it carries no evidence"]
+    document = meaning(document) | {"version": 1}
     verdicts = [check_vector(document, vector) for vector in evidence["vectors"]]
     print(f"{len(verdicts) - verdicts.count(None)} of {len(verdicts)} vectors were run")
     problems = ["a vector gives other numbers"] if False in verdicts else []
-    same = digest(meaning(document)) == evidence["hash"]
-    return problems if same else ["its hash is another", *problems]
+    return problems if digest(document) == evidence["hash"] else ["its hash is another", *problems]
 
 
 def check_lock(lock, folder):
@@ -164,7 +166,7 @@ def check_lock(lock, folder):
     problems = [] if found == lock["hash"] else ["its hash is another"]
     for word in (word for word in lock["objects"] if (folder / word).is_file()):
         document = json.loads((folder / word).read_text("utf-8"))
-        if digest(meaning(document)) != lock["objects"][word]["hash"]:
+        if digest(meaning(document) | {"version": 1}) != lock["objects"][word]["hash"]:
             problems.append(f"{word} is not what was locked")
     places = lock["frameworks"].get("torch", {"places": {}})["places"]
     if places and importlib.util.find_spec("torch"):

@@ -197,7 +197,7 @@ def has_same_meaning(name: str, saved: Rule, data: Any) -> bool:
     except MultigradError:
         # a rule that cannot be captured here cannot be compared
         current = None
-    if without_texts(current) == without_texts(data):
+    if current is not None and without_texts(current) == without_texts(saved.to_dict()):
         return True
     warnings.warn(
         f"rule {name!r} was saved with another graph than that of the rule registered under the "

@@ -140,7 +140,7 @@ def from_dict(data: Mapping[str, Data]) -> Rule | Function[..., Any]:
     Examples:
         >>> data = xg.get("rectangular").to_dict()
         >>> data["format"], data["version"]
-        ('multigrad', 1)
+        ('multigrad', 2)
         >>> xg.from_dict(data)(None, np.ones(2), np.array([0.0, 9.0]))
         array([1., 0.])
 
@@ -269,7 +269,7 @@ def _run_function(
 
 def _of_rule(rule: Rule, document: Data) -> Iterator[Iterable[Vector]]:
     whole = "parts" in document
-    graphs = [{"tin": tin, "facts": {}} for tin in (True, False)] if whole else document["graphs"]
+    forms = [{"tin": tin, "facts": {}} for tin in (True, False)] if whole else document["forms"]
     usual = {}
     for param in document.get("params", ()):
         value = document["bound"].get(param["name"], param.get("default", 1.0))
@@ -280,15 +280,16 @@ def _of_rule(rule: Rule, document: Data) -> Iterator[Iterable[Vector]]:
     is_random = _is_random(document)
     # All graphs with the defaults come first, as there are at most MOST_VECTORS.
     settings = (usual, others) if others != usual else (usual,)
-    for params, (i, graph) in itertools.product(settings, enumerate(graphs)):
-        dtype = graph["facts"].get("dtype", "float64")
-        ndim = graph["facts"].get("ndim", 1)
-        points = np.array(POINTS if whole else _points([*params.values(), *_constants(graph)]))
+    for params, (i, form) in itertools.product(settings, enumerate(forms)):
+        dtype = form["facts"].get("dtype", "float64")
+        ndim = form["facts"].get("ndim", 1)
+        edges = [] if whole else _points([*params.values(), *_constants(form["backward"])])
+        points = np.array(edges or POINTS)
         # A rule for scalars gets one point, from the middle.
         points = points[len(points) // 2 :][:1].reshape(()) if ndim == 0 else points
         shape = points.shape + (1,) * (ndim - points.ndim)
         inputs = {"grad_out": _array(np.resize(COTANGENTS, shape), dtype)}
-        if graph["tin"]:
+        if form["tin"]:
             inputs["tin"] = _array(points.reshape(shape), dtype)
         inputs |= {name: hex_of(value) for name, value in params.items()}
         vector: Vector = {"graph": i, "inputs": inputs}
@@ -318,7 +319,7 @@ def other_numbers(rule: Rule) -> dict[str, float]:
 def _is_random(document: Data) -> bool:
     if "parts" in document:
         return any(map(_is_random, document["parts"]))
-    return any(row[0] == "key" for graph in document["graphs"] for row in graph["inputs"])
+    return any(row[0] == "key" for form in document["forms"] for row in form["backward"]["inputs"])
 
 
 def _constants(graph: Data) -> list[Any]:

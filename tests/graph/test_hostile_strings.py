@@ -36,7 +36,8 @@ def holds_strings() -> Document:
         {"name": "mode", "kind": "str", "optional": False, "default": "a", "value": "a"}
     )
     part["arrays"].append({"dtype": "float32", "shape": [1], "data": "AACAPw=="})
-    nodes = part["graphs"][0]["nodes"]
+    backward = part["forms"][0]["backward"]
+    nodes = backward["nodes"]
     count = 3 + len(nodes)
     nodes += [
         {"op": "array", "of": [0], "attrs": {"dtype": "T", "value": {"array": 0}}, "type": UNKNOWN},
@@ -49,7 +50,7 @@ def holds_strings() -> Document:
         {"op": "sum_to", "of": [count + 6, 0], "type": TENSOR},
         {"op": "add", "of": [count - 1, count + 7], "type": TENSOR},
     ]
-    part["graphs"][0]["outputs"] = [count + 8]
+    backward["outputs"] = [count + 8]
     return document
 
 
@@ -167,12 +168,8 @@ RESERVED = ("key", "tin", "kept", "output", "output_0", "grad_out_0", "shape_of_
 def rule_with(word: str) -> Document:
     """A rule with a param of that name."""
     mul = {"op": "mul", "of": [1, 2], "type": TENSOR}
-    document = rule([mul, {"op": "add", "of": [3, 0], "type": TENSOR}])
-    document["graphs"][0].update(
-        inputs=[["grad_out", TENSOR], ["tin", TENSOR], [word, FLOAT]], outputs=[4]
-    )
-    document["params"] = [{"name": word, "kind": "float", "default": 0.5}]
-    return document
+    params = [{"name": word, "kind": "float", "default": 0.5}]
+    return rule([mul, {"op": "add", "of": [3, 0], "type": TENSOR}], params=params)
 
 
 def function_of(word: str) -> Document:

@@ -202,5 +202,5 @@ def test_lines_are_kept_without_their_folder() -> None:
 
 
 def test_bools_of_a_comparison_are_saved_as_bools() -> None:
-    nodes = xg.get("d(ReLU)").to_dict()["graphs"][0]["nodes"]
+    nodes = xg.get("d(ReLU)").to_dict()["forms"][0]["backward"]["nodes"]
     assert ["tensor", BOOL, "x"] in [node["type"] for node in nodes]

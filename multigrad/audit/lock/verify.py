@@ -197,7 +197,7 @@ def make_entry(word: str, found: Any, inputs: Sequence[Any] = ()) -> Data:
     document = _document(word, found)
     obj = from_dict(document)  # which refuses a damaged file, also one with evidence
     evidence = document.get("evidence") or make_evidence(obj, document, [*map(as_array, inputs)])
-    forms = document.get("forms", ()) if len(inputs) else ()
+    forms = document["forms"] if len(inputs) and isinstance(obj, Function) else ()
     arguments = {"arguments": forms[0]["arguments"]} if len(forms) == 1 else {}
     return {"kind": document["kind"], **arguments, **evidence}
 

@@ -25,9 +25,10 @@ from ...graph.passes.serialize import MOST_INTEGER, decode_array, describe, draw
 from ...graph.passes.simplify import substitute
 from ...graph.support.pickles import own_version
 from ...trace.trace import NeedsConcrete, Trace, Value
+from .versions import VERSION, as_version_1, from_version_1
 
 Data = Any
-FORMAT, VERSION = "multigrad", 1
+FORMAT = "multigrad"
 HEAD = ("format", "version", "kind")
 # The limits of documents, which are checked before anything is built.
 MOST_DOC = 20_000
@@ -64,7 +65,11 @@ def unseal(data: Data, kinds: tuple[str, ...]) -> tuple[str, dict[str, Data]]:
     kind = data.get("kind")
     if type(kind) is not str or kind not in kinds:
         fail("kind", f"expected {' or '.join(map(repr, kinds))}, got {describe(kind)}")
-    return kind, {name: data[name] for name in data if name not in HEAD}
+    fields = {name: data[name] for name in data if name not in HEAD}
+    if kind == "rule" and data["version"] == 1:
+        evidence = {"evidence": fields.pop("evidence")} if "evidence" in fields else {}
+        fields = {**from_version_1(fields), **evidence}
+    return kind, fields
 
 
 def check_version(version: Data, where: str, subject: str, known: int) -> None:
@@ -220,7 +225,7 @@ READ_BY_PEOPLE = ("doc", "evidence")  # and "at" of a node: where in a source it
 
 
 def hash_of(document: Mapping[str, Data]) -> str:
-    return digest(_meaning(document))
+    return digest(_meaning(as_version_1(document)))
 
 
 def digest(data: Data) -> str:

@@ -19,7 +19,7 @@ from ...capture.user_code.signature import REQUIRED, TAKEN, RuleParam, check_val
 from ...errors import FormatError, MultigradError, RuleValueError, TraceError
 from ...graph import ops
 from ...graph.ir.graph import ArrayValue, Graph
-from ...graph.ir.types import FLOAT_SCALAR, FLOATS, INPUT, KEY, Type
+from ...graph.ir.types import FLOAT_SCALAR, FLOATS, INPUT, KEY
 from ...graph.passes.facts import LIBRARY
 from ...graph.passes.serialize import (
     MOST_INPUTS,
@@ -44,6 +44,8 @@ from ...trace.derived.custom_calls import drop_calls, replay
 from ...trace.identity import value_key
 from ...trace.trace import NeedsConcrete, Trace, Value
 from .format import MOST_DOC, Form, check_plain, choose, clean, decode_arrays, seal
+from .functions import FORM_FIELDS, decode_facts
+from .versions import GRAPH, OVER, RULE_FIELDS, from_version_1, rule_form
 
 Data = Any
 Tensor = Any
@@ -52,9 +54,8 @@ MOST_PARTS = 256
 KINDS: dict[str, type] = {"float": float, "int": int, "bool": bool, "str": str}
 # A rule that looks at one of these is captured once for each.
 CHOICES: dict[str, tuple[Any, ...]] = {"dtype": FLOATS, "ndim": tuple(range(7))}
-RULE_FIELDS = ("name", "first_order", "bound", "doc", "params", "arrays", "graphs")
+FIELDS = (*RULE_FIELDS, "forms")
 COMPOSED_FIELDS = ("name", "first_order", "bound", "parts")
-OVER = ("over",)
 
 
 def decode_rule(make: Callable[..., Rule], data: Data, where: str = "") -> Rule:
@@ -68,7 +69,7 @@ def decode_rule(make: Callable[..., Rule], data: Data, where: str = "") -> Rule:
         parts = [decode_rule(make, item, f"{dot}parts[{i}]") for i, item in enumerate(items)]
         fields: dict[str, Any] = {"parts": tuple(parts)}
     else:
-        read_fields(data, where, RULE_FIELDS, OVER)
+        read_fields(data, where, FIELDS, OVER)
         fields = {"function": _decode_function(make, data, dot)}
         fields["ranges"] = _decode_ranges(data["params"], f"{dot}params")
     name = read_text(data["name"], f"{dot}name")
@@ -95,13 +96,12 @@ def decode_rule(make: Callable[..., Rule], data: Data, where: str = "") -> Rule:
 def function_of_rule(make: Callable[..., Rule], data: Data) -> SavedRule:
     """Return the function of a rule, rebuilt from pickled data, which are checked."""
     check_plain(data)
-    read_fields(data, "", RULE_FIELDS, OVER)
+    data = from_version_1(data) if type(data) is dict and "graphs" in data else data
+    read_fields(data, "", FIELDS, OVER)
     return _decode_function(make, data, "")
 
 
 def _decode_function(make: Callable[..., Rule], data: Data, dot: str) -> SavedRule:
-    name = read_text(data["name"], f"{dot}name")
-    read_text(data["doc"], f"{dot}doc", MOST_DOC, "\n\t")
     items = read_list(data["params"], f"{dot}params", MOST_INPUTS)
     params = [_decode_param(item, f"{dot}params[{i}]") for i, item in enumerate(items)]
     if len({param.name for param in params}) < len(params):
@@ -111,12 +111,12 @@ def _decode_function(make: Callable[..., Rule], data: Data, dot: str) -> SavedRu
         for i, item in enumerate(items)
         if "value" in item
     }
+    name = read_text(data["name"], f"{dot}name")
+    read_text(data["doc"], f"{dot}doc", MOST_DOC, "\n\t")
     arrays = decode_arrays(data["arrays"], f"{dot}arrays")
-    items = read_list(data["graphs"], f"{dot}graphs", MOST_INPUTS)
-    runtime = {param.name: FLOAT_SCALAR for param in params if param.name not in fixed}
     forms = tuple(
-        _decode_form(item, f"{dot}graphs[{i}]", name, arrays, runtime)
-        for i, item in enumerate(items)
+        _decode_form(form, f"{dot}forms[{i}]", name, arrays, items)
+        for i, form in enumerate(read_list(data["forms"], f"{dot}forms", MOST_INPUTS))
     )
     try:
         function = SavedRule(make, data, params, fixed, forms)
@@ -179,20 +179,20 @@ def _decode_param(data: Data, where: str) -> RuleParam:
 
 
 def _decode_form(
-    data: Data, where: str, name: str, arrays: list[ArrayValue], runtime: Mapping[str, Type]
+    data: Data, where: str, name: str, arrays: Sequence[ArrayValue], params: Sequence[Data]
 ) -> Form:
-    fields = read_fields(data, where, ("tin", "facts", "inputs", "nodes", "outputs"))
+    fields = read_fields(data, where, ("tin", *FORM_FIELDS))
     has_tin = read_bool(fields["tin"], f"{where}.tin")
-    facts = read_fields(fields["facts"], f"{where}.facts", (), tuple(CHOICES))
-    for fact, value in facts.items():
-        if type(value) is not type(CHOICES[fact][0]) or value not in CHOICES[fact]:
-            fail(f"{where}.facts", f"{describe(value)} is no {fact} that can be saved")
-    tensors = {"grad_out": INPUT, **({"tin": INPUT} if has_tin else {})}
-    inputs: dict[str, Type] = {**runtime, **tensors, "key": KEY}
-    graph = decode_graph(fields, where, name, arrays, inputs)
+    # All but the backward follows from the params.
+    if fields != rule_form(has_tin, fields["facts"], params, fields["backward"]):
+        fail(where, "a rule's form is the backward of a function of tin and the params: tin itself")
+    numbers = {leaf["name"]: FLOAT_SCALAR for leaf in fields["arguments"][1:]}
+    inputs = {"grad_out": INPUT, **({"tin": INPUT} if has_tin else {}), **numbers}
+    backward = read_fields(fields["backward"], f"{where}.backward", GRAPH)
+    graph = decode_graph(backward, f"{where}.backward", name, arrays, {**inputs, "key": KEY})
     if graph.input("grad_out") is None or len(graph.outputs) != 1:
         fail(where, "a rule's graph takes grad_out and gives one gradient")
-    return Form.of(has_tin, dict(sorted(facts.items())), graph)
+    return Form.of(has_tin, decode_facts(fields["facts"], f"{where}.facts", inputs), graph)
 
 
 class SavedRule:
@@ -327,22 +327,23 @@ def _encode(rule: Rule, outer: Mapping[str, Any] = MappingProxyType({})) -> dict
     while len(fixed) > count:  # what one graph branches on is fixed in all
         count = len(fixed)
         captured = [v for has_tin in (True, False) for v in _variants(bound_rule, has_tin, fixed)]
-    arrays: list[ArrayValue] = []
-    graphs = []
-    for has_tin, facts, graph in captured:
-        inlined = drop_calls(graph)
-        inputs = tuple(node for node in inlined.inputs if node.attr("name") not in fixed)
-        encoded = encode_graph(replace(inlined, inputs=inputs), arrays)
-        graphs.append({"tin": has_tin, "facts": facts, **encoded})
     unbound = rule.copy(bound={}).signature
     names = [*unbound.params, *(name for name in bound_rule.params if name not in unbound.params)]
     static = {**bound_rule.specialization.static, **fixed}
+    encoded = [_encode_param(rule, unbound.param(name), static) for name in names]
+    arrays: list[ArrayValue] = []
+    forms = []
+    for has_tin, facts, graph in captured:
+        inlined = drop_calls(graph)
+        inputs = tuple(node for node in inlined.inputs if node.attr("name") not in fixed)
+        backward = encode_graph(replace(inlined, inputs=inputs), arrays)
+        forms.append(rule_form(has_tin, facts, encoded, backward))
     return {
         **head,
         "doc": clean(rule.function.__doc__),
-        "params": [_encode_param(rule, unbound.param(name), static) for name in names],
+        "params": encoded,
         "arrays": [encode_array(array) for array in arrays],
-        "graphs": graphs,
+        "forms": forms,
     }
 
 

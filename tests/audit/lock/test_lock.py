@@ -604,7 +604,7 @@ def test_what_is_saved_fits_the_schema(files: Path) -> None:
     for file in [*files.glob("*.json"), *old]:
         assert fits(json.loads(file.read_text("utf-8")), schema, schema), file.name
     data = json.loads((files / "triangular.json").read_text())
-    for name, value in {"version": 2, "evidence": {}, "name": 1, "graphs": [1]}.items():
+    for name, value in {"version": 3, "evidence": {}, "name": 1, "forms": [1]}.items():
         assert not fits({**data, name: value}, schema, schema), name
 
 

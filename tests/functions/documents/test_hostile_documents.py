@@ -26,20 +26,35 @@ UNKNOWN = ["tensor", "T", "?"]
 FLOAT = ["scalar", "float"]
 
 
-def rule(nodes: list[Any], **changes: Any) -> Document:
-    """A document of one rule, whose graph has these nodes after grad_out and tin."""
-    graph = {
+def rule(nodes: list[Any], *, params: Any = (), **changes: Any) -> Document:
+    """A document of one rule, whose graph has these nodes after grad_out, tin and the params."""
+    names = [param["name"] for param in params if "value" not in param]
+    inputs = [["grad_out", TENSOR], ["tin", TENSOR], *([name, FLOAT] for name in names)]
+    form = {
         "tin": True,
-        "facts": {},
-        "inputs": [["grad_out", TENSOR], ["tin", TENSOR]],
-        "nodes": nodes,
-        "outputs": [1 + len(nodes)],
-    }
-    return {
-        "format": "multigrad", "version": 1, "kind": "rule", "name": "sent", "first_order": False,
-        "bound": {},
-        "doc": "", "params": [], "arrays": [], "graphs": [graph], **changes,
+        "arguments": [
+            {"name": "tin", "path": "tin", "kind": "tensor", "dtype": "T"},
+            *({"name": name, "path": name, "kind": "number"} for name in names),
+        ],
+        "nesting": {"tuple": [{"tuple": [*range(1 + len(names))]}, {"dict": []}]},
+        "facts": {}, "outputs": 0, "fixed": [], "first_order": False, "keeps_output": False,
+        "twice": True, "undifferentiable": [], "wrt": ["tin"],
+        "forward": {"inputs": [["tin", TENSOR]], "nodes": [], "outputs": [0]},
+        "backward": {"inputs": inputs, "nodes": nodes, "outputs": [len(inputs) + len(nodes) - 1]},
     }  # fmt: skip
+    return {
+        "format": "multigrad", "version": 2, "kind": "rule", "name": "sent", "first_order": False,
+        "bound": {},
+        "doc": "", "params": list(params), "arrays": [], "forms": [form], **changes,
+    }  # fmt: skip
+
+
+def rule_of_version_1(nodes: list[Any], **changes: Any) -> Document:
+    """The same as version 1 had it."""
+    document = rule(nodes)
+    (form,) = document.pop("forms")
+    graph = {"tin": form["tin"], "facts": {}, **form["backward"]}
+    return {**document, "version": 1, "graphs": [graph], **changes}
 
 
 def refused(document: Document, match: str | None = None) -> None:
@@ -58,7 +73,8 @@ def refused_text(tmp_path: Path, text: str | bytes, match: str | None = None) ->
 
 def test_the_smallest_document_is_read() -> None:
     double = {"op": "add", "of": [0, 0], "type": TENSOR}
-    np.testing.assert_array_equal(xg.from_dict(rule([double]))(None, X, X), 2 * X)
+    for document in (rule([double]), rule_of_version_1([double])):
+        np.testing.assert_array_equal(xg.from_dict(document)(None, X, X), 2 * X)
 
 
 # --- the text ------------------------------------------------------------------------------------
@@ -79,10 +95,10 @@ def test_what_is_no_document_is_refused(tmp_path: Path, text: str | bytes) -> No
 
 
 def test_a_newer_version_says_so() -> None:
-    reads = f"newer than 1, which multigrad {xg.__version__} reads: upgrade multigrad"
-    refused(rule([], version=2), f"the document has version 2, {reads}")
+    reads = f"newer than 2, which multigrad {xg.__version__} reads: upgrade multigrad"
+    refused(rule([], version=3), f"the document has version 3, {reads}")
     for version in (0, -1, 1.0, True, "1", None, [1]):
-        refused(rule([], version=version), "version: expected 1")
+        refused(rule([], version=version), "version: expected 2")
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":[', "[[[0],"])
@@ -179,7 +195,8 @@ def test_data_that_json_does_not_hold_are_refused() -> None:
         ({"bound": {"width": 1.0}}, "no param 'width'"),
         ({"bound": []}, "an object of params"),
         ({"native": True}, "no field 'native'"),
-        ({"graphs": {}}, "expected a list"),
+        ({"forms": {}}, "forms: expected a list"),
+        ({"forms": [{}]}, r"forms\[0\]: the field 'tin' is missing"),
         ({"parts": []}, "no field"),
         ({"params": [{"name": "s", "kind": "function"}]}, "its kind is one of"),
         ({"params": [{"name": "s", "kind": "float", "default": "a"}]}, "is a float"),
@@ -240,7 +257,53 @@ def test_wrong_fields_are_named(change: Document, match: str) -> None:
     ],
 )  # fmt: skip
 def test_wrong_nodes_are_named(node: Document, match: str) -> None:
-    refused(rule([node]), rf"graphs\[0\].*{match}")
+    refused(rule([node]), rf"forms\[0\]\.backward.*{match}")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"tin": 1}, r"forms\[0\]\.tin: expected true or false"),
+        ({"tin": False}, r"backward\.inputs: there is no input 'tin'"),
+        ({"wrt": ["grad_out"]}, "a rule's form is the backward of"),
+        ({"outputs": {"tuple": [0]}}, "a rule's form is the backward of"),
+        ({"arguments": []}, "a rule's form is the backward of"),
+        ({"facts": {"length": 3}}, "'length' is no fact about an argument"),
+        ({"facts": {"ndim": "2"}}, "'2' is no value of 'ndim'"),
+        ({"backward": []}, r"forms\[0\]\.backward: expected an object"),
+        ({"code": ""}, "no field 'code'"),
+    ],
+)
+def test_a_rule_has_forms_of_its_own(change: Document, match: str) -> None:
+    document = rule([])
+    document["forms"][0].update(change)
+    refused(document, match)
+
+
+GRAPH = rule_of_version_1([])["graphs"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"native": True}, "no field 'native'"),
+        ({"forms": []}, "no field 'forms'"),
+        ({"graphs": {}}, "graphs: expected a list"),
+        ({"graphs": [GRAPH, 3]}, r"graphs\[1\]: expected an object"),
+        ({"graphs": [{**GRAPH, "exec": ""}]}, r"graphs\[0\]: there is no field 'exec'"),
+        ({"graphs": [{**GRAPH, "tin": "yes"}]}, r"forms\[0\]\.tin: expected true or false"),
+        ({"graphs": [{**GRAPH, "outputs": [7]}]}, r"forms\[0\]\.backward\.outputs: 7 is no index"),
+        ({"params": 3}, "params: expected a list"),
+        ({"params": [3]}, r"params\[0\]: expected an object"),
+        ({"params": [{"kind": "float"}]}, r"params\[0\]: the field 'name' is missing"),
+    ],
+)
+def test_wrong_fields_of_version_1_are_named(change: Document, match: str) -> None:
+    refused(rule_of_version_1([], **change), match)
+    part = {**rule_of_version_1([]), **change}
+    whole = {name: part.pop(name) for name in ("format", "version", "kind")}
+    shared = {name: part[name] for name in ("name", "first_order", "bound")}
+    refused({**whole, **shared, "parts": [part]}, rf"parts\[0\]\.?.*{match}")
 
 
 def test_constants_are_folded_by_who_saves() -> None:
@@ -260,7 +323,7 @@ def test_a_gradient_is_one_tensor() -> None:
         xg.from_dict(rule([reduced]))(None, X, X)
     for outputs in ([], [0, 0], [7], "0"):
         document = rule([])
-        document["graphs"][0]["outputs"] = outputs
+        document["forms"][0]["backward"]["outputs"] = outputs
         refused(document, "one gradient|no index|expected a list")
 
 

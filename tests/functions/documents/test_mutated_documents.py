@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.functions.documents.versions import as_version_1
 
 from ...graph.test_hostile_strings import holds_strings, use
 from ...graph.test_serialize import make_rule
@@ -70,7 +71,8 @@ def good_documents() -> list[Document]:
     rules = [weighted, by_rank, xg.get("noise").with_params(sigma=0.2), xg.get("rectangular")]
     drawn = [make_rule(seed, 6) for seed in range(12)]
     every = [xg.compose(rule).to_dict() for rule in (*rules, *drawn)]
-    every += [function.to_dict() for function in functions()] * 4
+    every += [as_version_1(document) for document in every]
+    every += [function.to_dict() for function in functions()] * 8
     return [
         holds_strings(),
         xg.compose("clip_norm", xg.compose("centralize", "scale")).to_dict(),

@@ -114,8 +114,8 @@ def test_the_hash_is_of_what_is_computed() -> None:
 
     data = xg.compose(first).to_dict()
     other = json.loads(json.dumps(data).replace("One text.", "Another."))
-    for each in (part for part in other["parts"] for part in part["graphs"]):
-        for node in each["nodes"]:
+    for each in (form for part in other["parts"] for form in part["forms"]):
+        for node in each["backward"]["nodes"]:
             node.pop("at", None)
     assert hash_of(other) == hash_of(data)
     assert hash_of(xg.compose(first).with_params(at=0.25).to_dict()) != hash_of(data)

@@ -21,7 +21,7 @@ def test_a_file_is_readable_text_that_begins_with_format_and_version(tmp_path: P
     file = tmp_path / "rule.json"
     xg.save("triangular", file)
     text = file.read_bytes().decode("utf-8")
-    assert text.startswith('{\n  "format": "multigrad",\n  "version": 1,\n')
+    assert text.startswith('{\n  "format": "multigrad",\n  "version": 2,\n')
     assert text.endswith("}\n")
     nodes = [line for line in text.splitlines() if '"op": ' in line]
     assert len(nodes) == 9
