@@ -11,11 +11,10 @@ from ..errors import RuleTypeError, suggest
 from ..graph.support.params import Fused, agreed, find_part, is_address, read_params
 from ..graph.support.pickles import pickled
 from ..graph.support.trees import optree
-from ..trace.active_rules import keyed
 from ..trace.trace import Trace
 from .calls.arguments import owner_of, unwrap
 from .calls.parameters import BoundFunction, unknown_argument
-from .calls.recipe import Recipe, Recorded
+from .calls.recipe import Options, Recipe, Recorded
 from .documents.functions import SavedFunction
 from .function import Function
 from .object_function import ObjectFunction
@@ -145,7 +144,20 @@ def recipe_of_chain(parts: tuple[ChainPart, ...], name: str) -> Recipe:
     # An address is no identifier, so any keyword is taken; `share` checks it.
     any_keyword = inspect.Parameter(TAKES_ANY, inspect.Parameter.VAR_KEYWORD)
     signature = inspect.Signature([first, *ordered, any_keyword])
-    return Recipe(name, run, record, written_in=library, signature=signature, is_derived=True)
+    holders = [part.function or getattr(part.call, "rule", None) for part in parts]
+    options = Options(
+        residuals=agreed(getattr(each, "residuals", "auto") for each in holders),
+        fused=agreed(getattr(each, "fused", "auto") for each in holders),
+    )
+    return Recipe(
+        name,
+        run,
+        record,
+        written_in=library,
+        signature=signature,
+        is_derived=True,
+        options=options,
+    )
 
 
 def share(
@@ -245,11 +257,6 @@ class Chain(Function):
         self.parts = rows
         super().__init__(recipe_of_chain(rows, f"compose({', '.join(part.name for part in rows)})"))
         self.__doc__ = f"{self._words}, each with its own gradient."
-        holders = [part.function or getattr(part.call, "rule", None) for part in rows]
-        self.choose(
-            residuals=agreed(getattr(each, "residuals", "auto") for each in holders),
-            fused=agreed(getattr(each, "fused", "auto") for each in holders),
-        )
 
     @property
     def _words(self) -> str:
@@ -289,6 +296,4 @@ def _rebuild(
     parts: tuple[Any, ...], key: Any, residuals: str | None = None, fused: Fused | None = None
 ) -> Chain:
     chain = Chain(parts).keeping(residuals, fused=fused)
-    if key is not None:
-        chain.draws = keyed(key)
-    return chain
+    return chain if key is None else chain.keyed(key)

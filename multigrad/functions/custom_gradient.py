@@ -109,11 +109,9 @@ def custom_gradient(
         function,
         name_of(function),
         library=options.library,
-        options=Options(native=options.native, copies=options.copies),
+        options=Options(native=options.native, copies=options.copies, fused=read_fused(fused)),
     )
-    result: Function[P, R] = Function(recipe, function, options.prove)
-    result.choose(fused=read_fused(fused))
-    return result
+    return Function(recipe, function, options.prove)
 
 
 def function(
@@ -190,11 +188,14 @@ def function(
         backward,
         residuals,
         library=options.library,
-        options=Options(native=options.native, copies=options.copies),
+        options=Options(
+            native=options.native,
+            copies=options.copies,
+            fused=read_fused(fused),
+            residuals=keeping or "auto",
+        ),
     )
-    result: Function[P, R] = Function(recipe, forward, options.prove)
-    result.choose(fused=read_fused(fused), residuals=keeping or "auto")
-    return result
+    return Function(recipe, forward, options.prove)
 
 
 def _of_object(forward: Any, options: Capture, keeping: str | None) -> ObjectFunction:

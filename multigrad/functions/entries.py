@@ -27,7 +27,6 @@ from ..backend.discovery import FUNCTION_READERS
 from ..backend.emitted import Attached
 from ..backend.values import framework_of, in_one_framework
 from ..errors import GradientError, PlaceError, RuleTypeError, TraceError
-from ..graph.support.params import Fused
 from ..graph.support.threads import build_once, set_within
 from ..graph.support.trees import optree
 from ..lowering.checks import find_lacking, refuse_lacking
@@ -67,7 +66,7 @@ from .calls.decision import (
 )
 from .calls.effects import callers_own, check_apart, copied_all, giving, left_out, warn_left_out
 from .calls.parameters import Completion, bind_call, refuse_unknown
-from .calls.recipe import Variant
+from .calls.recipe import Options, Variant
 from .captures import Captures, prove
 from .open_forms import MOST_ENTRIES, EntriesByFacts, find_form
 from .proof.verdicts import ALL, how_much
@@ -82,29 +81,36 @@ class Entries:
     Attributes:
         captures: what its recipe was captured to; copies of a Function share them.
         completion: fills in the arguments that a call leaves out.
-        native, residuals, fused: see `Function`, `FunctionGraph` and `xg.function`.
+        options: those of the recipe, unless the Function was given others since.
         known: the entries, by the kinds of a call's leaves.
+        checked: those of calls whose arguments an estimator has checked, by the arguments' types,
+            then by what the check reads of them.
     """
 
     def __init__(
         self,
         captures: Captures,
         completion: Completion,
-        *,
-        native: bool | None,
-        residuals: str = "auto",
-        fused: Fused = "auto",
+        options: Options | None = None,
     ) -> None:
         self.captures, self.recipe = captures, captures.recipe
         self.completion = completion
-        self.native, self.residuals = native, residuals
-        self.fused: Fused = fused
+        self.options = self.recipe.options if options is None else options
         self.known: dict[Any, Entry] = {}
+        self.checked: dict[Any, dict[Any, Entry]] = {}
 
-    def changed(self, **choices: Any) -> Entries:
-        """Return new, empty entries with some of the choices changed."""
-        names = ("captures", "completion", "native", "residuals", "fused")
-        return Entries(**{name: getattr(self, name) for name in names} | choices)
+    def changed(
+        self,
+        captures: Captures | None = None,
+        completion: Completion | None = None,
+        **options: Any,
+    ) -> Entries:
+        """Return new, empty entries with other captures, completion or options."""
+        return Entries(
+            captures or self.captures,
+            completion or self.completion,
+            replace(self.options, **options),
+        )
 
     def find(self, leaves: Sequence[Any], tree: Any, key: Any) -> Entry:
         """Return the entry that runs a call of this layout, built at the first such call."""
@@ -137,7 +143,7 @@ class Entries:
         """Decide how a call runs at a door; captures its code if that is still to be done."""
         find = find_form if door is PULLED else Captures.for_call
         variant = find(self.captures, layout, leaves)
-        return decide(door, self.recipe, variant, backend, self.native)
+        return decide(door, self.recipe, variant, backend, self.options.native)
 
     def lowered(self, variant: Variant, backend: Backend) -> Attached:
         """Return a variant lowered to one backend, once for each set of choices."""
@@ -145,10 +151,11 @@ class Entries:
             module = self.captures.module
             warn_left_out(self.recipe.subject, variant.updates, backend.name, module)
         graphs, key = variant.graphs, backend.name
-        if self.residuals != "auto":
-            graphs, key = replace(graphs, residuals=self.residuals), f"{key} {self.residuals}"
-        if self.fused != "auto":
-            graphs, key = replace(graphs, fused=self.fused), f"{key} fused={self.fused}"
+        residuals, fused = self.options.residuals, self.options.fused
+        if residuals != "auto":
+            graphs, key = replace(graphs, residuals=residuals), f"{key} {residuals}"
+        if fused != "auto":
+            graphs, key = replace(graphs, fused=fused), f"{key} fused={fused}"
         build = partial(lower_graphs, graphs, backend)
         return build_once(variant.lowered, key, build)
 
@@ -190,7 +197,8 @@ class Entries:
         try:
             layout = self.recipe.lay_out(self.completion.parameters, inputs, tree)
         except GradientError as error:  # a dtype that no graph has
-            if self.native is False or owner is None or not is_original_on(self.recipe, owner):
+            is_original = owner is not None and is_original_on(self.recipe, owner)
+            if self.options.native is False or not is_original:
                 raise
             rebuild = partial(optree.tree_unflatten, nesting)
             return self._original_entry(rebuild, owner, str(error))
@@ -241,7 +249,7 @@ class Entries:
         if self.recipe.options.looks_at_values:
             self.captures.keep_uncaptured(layout)
             return True
-        return self.native is True or self.completion.is_written_to
+        return self.options.native is True or self.completion.is_written_to
 
     def _leaves_numbers_to_original(self, leaves: Sequence[Any]) -> bool:
         # Numbers alone name no framework: the original's library may make its own arrays of them.
@@ -250,7 +258,7 @@ class Entries:
         is_plain = all(
             leaf is None or isinstance(leaf, int | float | str) or callable(leaf) for leaf in leaves
         )
-        return makes_arrays and is_plain and self.native is not False
+        return makes_arrays and is_plain and self.options.native is not False
 
     def _original_entry(
         self, rebuild: Callable[..., Any], backend: Backend | None, reason: str | TraceError
@@ -296,7 +304,7 @@ class Entries:
         if self.runs_as_written(layout) and (
             self.recipe.imported is None or is_original_on(self.recipe, backend)
         ):
-            reason = "it has native=True" if self.native else "its code looks at values"
+            reason = "it has native=True" if self.options.native else "its code looks at values"
             return self._native_entry(layout.without_objects(), backend, None, reason)
         return self._captured_or_native(
             layout, backend, lambda: self._captured_entry(layout, backend, leaves)
@@ -320,7 +328,7 @@ class Entries:
             is_checked = imported is not None and imported.is_checked
             is_caught = is_checked or not isinstance(error, GradientError)
             is_home = is_original_on(self.recipe, backend)
-            if self.native is False or not (is_caught and is_home):
+            if self.options.native is False or not (is_caught and is_home):
                 raise
             reason = f"its capture raised {type(error).__name__}: {error}"
             return self._native_entry(layout.without_objects(), backend, None, reason)
@@ -376,7 +384,7 @@ class Entries:
         ):
             is_never_weak = variant.graphs.is_rule or variant.graphs.is_random
             return entry if is_never_weak else follow_weak(entry, self.recipe, variant, backend)
-        form = form_under_autocast(self.recipe, variant, backend, self.native)
+        form = form_under_autocast(self.recipe, variant, backend, self.options.native)
         if form == SAME:
             return entry
         layout = variant.layout.without_objects()
@@ -393,7 +401,7 @@ class Entries:
 
         def is_original_under(kinds: Any) -> bool:
             door = TRANSFORMED._replace(takes=TRANSFORMED.takes - kinds)
-            return bool(decide(door, self.recipe, variant, backend, self.native).reason)
+            return bool(decide(door, self.recipe, variant, backend, self.options.native).reason)
 
         def run_chosen(leaves: Sequence[Any], draws: KeySource) -> Any:
             # A call with a key of ours needs the graph: the original cannot draw from that key.

@@ -19,7 +19,7 @@ import types
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.dialect import load_dialects
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 
 Tensor = Any
+F = TypeVar("F", bound="Function")
 CallOnPlaceholders: TypeAlias = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 # How a library that builds models handles a call, as `call(function, args, kwargs)`, by the type of
 # its placeholders (Keras tensors). Written by `take_placeholders` as backends load; never emptied.
@@ -97,24 +98,19 @@ class Function(Generic[P, R]):
         in_use()  # compilers can neither read the discovery of backends nor load one
         recipe = recipe.as_recipe() if isinstance(recipe, CodeRecipe) else recipe
         parameters = recipe.signature if wrapped is None else signature_of(wrapped)
-        self.recipe, self.name, self.parameters = recipe, recipe.name, parameters
-        self._identify()
-        self.draws = FREE
+        if completion is None:
+            completion = Completion(parameters)
+        elif completion.parameters is None:
+            completion.parameters = parameters
+        self.name, self.draws = recipe.name, FREE
         if wrapped is not None:
             functools.update_wrapper(self, wrapped, updated=())
         else:
             self.__name__ = self.name
             self.__signature__ = parameters or ANY  # a descriptor without one passes for a builtin
             self._describe(recipe)
-        self.captures = Captures(recipe, prove, self.__module__)
-        self._use_entries(
-            Entries(
-                self.captures,
-                Completion(parameters) if completion is None else completion,
-                native=recipe.options.native,
-                fused=recipe.options.fused,
-            )
-        )
+        self.entries = Entries(Captures(recipe, prove, self.__module__), completion)
+        self._identify()
 
     def _describe(self, recipe: Recipe) -> None:
         # `__wrapped__` is left out: to those that follow it, the code alone would be the Function.
@@ -123,30 +119,57 @@ class Function(Generic[P, R]):
             for name in ("__module__", "__qualname__", "__doc__"):
                 setattr(self, name, getattr(code, name) or getattr(self, name, None))
 
-    def _use_entries(self, entries: Entries) -> None:
-        self.entries, self._known = entries, entries.known
+    def _identify(self) -> None:
+        self.identifier = f"{self.name}#{next(_serials)}"
+        by_identifier[self.identifier] = self
 
-    def choose(self, **choices: Any) -> None:
-        """Change how calls run: `native`, `residuals`, `fused`, `completion`; see `Entries`."""
-        self._use_entries(self.entries.changed(**choices))
+    def replace(self, **changes: Any) -> Self:
+        """Return this Function with other parts.
+
+        Args:
+            changes: `draws`, `captures`, `completion`, or any of `Options`.
+        """
+        function = type(self).__new__(type(self))
+        function.__dict__.update(self.__dict__)
+        function.draws = changes.pop("draws", self.draws)
+        if changes:
+            function.entries = self.entries.changed(**changes)
+        function._identify()
+        return function
+
+    # --- what it is made of ---
+    @property
+    def captures(self) -> Captures:
+        """The graphs of its code; copies of it share them."""
+        return self.entries.captures
+
+    @property
+    def recipe(self) -> Recipe:
+        """How its code is run and captured."""
+        return self.entries.recipe
+
+    @property
+    def parameters(self) -> inspect.Signature | None:
+        """The parameters of a call; None: they are not known."""
+        return self.entries.completion.parameters
 
     @property
     def native(self) -> bool | None:
-        return self.entries.native
+        return self.entries.options.native
 
     @native.setter
     def native(self, native: bool | None) -> None:
-        self.choose(native=native)
+        self.entries = self.entries.changed(native=native)
 
     @property
     def residuals(self) -> str:
         """What forward keeps for backward; see `keeping`."""
-        return self.entries.residuals
+        return self.entries.options.residuals
 
     @property
     def fused(self) -> Fused:
         """Whether its parts run as one kernel each; see `keeping`."""
-        return self.entries.fused
+        return self.entries.options.fused
 
     @property
     def completion(self) -> Completion:
@@ -157,10 +180,6 @@ class Function(Generic[P, R]):
     def defaults(self) -> tuple[Any, ...]:
         """What a call may leave out, and numbers that move among it."""
         return self.completion.values
-
-    def _identify(self) -> None:
-        self.identifier = f"{self.name}#{next(_serials)}"
-        by_identifier[self.identifier] = self
 
     def __repr__(self) -> str:
         params = {} if self.parameters is None else self.parameters.parameters
@@ -188,16 +207,18 @@ class Function(Generic[P, R]):
         # that a copied model calls its own parts.
         if name_in_module(self):
             return self
-        recipe = copy_recipe(self.recipe, memo)
+        recipe, changes = copy_recipe(self.recipe, memo), dict[str, Any]()
         is_changed = recipe is not self.recipe
-        function = memo[id(self)] = uncaptured(self, recipe) if is_changed else self._copy()
         if self.is_keyed:
-            function.draws = replace(self.draws, counter=Counter(self._counter.count))
+            changes["draws"] = replace(self.draws, counter=Counter(self._counter.count))
+        if is_changed:
+            changes["captures"] = Captures(recipe, self.captures.prove, self.captures.module)
+        if is_changed or self.defaults:
+            changes["completion"] = copy.deepcopy(self.completion, memo)
+        function = memo[id(self)] = self.replace(**changes)
         if is_changed:
             wrapped = copy.deepcopy(getattr(self, "__wrapped__", None), memo)
             vars(function)["__wrapped__"] = wrapped
-        if is_changed or self.defaults:
-            function.choose(completion=copy.deepcopy(self.completion, memo))
         return function
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -213,11 +234,9 @@ class Function(Generic[P, R]):
             recipe = imported.bound_to(instance)  # as its library binds it
             if recipe is None:
                 return self
-            bound = Function(recipe, prove=self.captures.prove)
-            bound.native = self.native is not False
-            return bound
-        method = self._copy()
-        method.native = self.native is not False
+            function = Function(recipe, prove=self.captures.prove)
+            return function.replace(native=self.native is not False)
+        method = self.replace(native=self.native is not False)
         return functools.partial(method, instance)
 
     def keyed(self, key: Any) -> Self:
@@ -233,9 +252,7 @@ class Function(Generic[P, R]):
             key: an int as for `jax.random.key`, a jax key, or two uint32; the n-th call from now on
                 draws from `fold_in(key, n)`.
         """
-        function = self._copy()
-        function.draws = keyed(key)
-        return function
+        return self.replace(draws=keyed(key))
 
     def bind(
         self, params: Mapping[str, object] | None = None, key: Any = None, **others: Never
@@ -293,15 +310,11 @@ class Function(Generic[P, R]):
             choices["residuals"] = read_way(residuals, f"function {self.name!r}")
         if fused is not None:
             choices["fused"] = read_fused(fused)
-        function = self._copy()
-        function.choose(**choices)
-        return function
+        return self.replace(**choices)
 
     def _drawing(self, draw_key: Callable[[], Any]) -> Self:
         # `draw_key` gives each call two uint32, perhaps of a trace: the keys of this call's draws.
-        function = self._copy()
-        function.draws = replace(self.draws, generator=draw_key)
-        return function
+        return self.replace(draws=replace(self.draws, generator=draw_key))
 
     def with_defaults(self, values: tuple[Any, ...]) -> Self:
         """Return this Function with default values for all arguments but the first.
@@ -311,16 +324,9 @@ class Function(Generic[P, R]):
             >>> clip.with_defaults((1.0,))(np.array([0.5, 3.0]))
             array([0.5, 1. ])
         """
-        function, completion = self._copy(), self.completion.with_values(values)
-        function.choose(completion=completion)
-        if completion.parameters is not None:
-            function.parameters = function.__signature__ = completion.parameters
-        return function
-
-    def _copy(self) -> Self:
-        function = type(self).__new__(type(self))
-        function.__dict__.update(self.__dict__)
-        function._identify()
+        function = self.replace(completion=self.completion.with_values(values))
+        if function.parameters is not None:
+            function.__signature__ = function.parameters
         return function
 
     @property
@@ -371,7 +377,7 @@ class Function(Generic[P, R]):
                             return self._apply_any(args, kwargs, None)
                         else:
                             kinds.append((kind, value.dtype))
-                    entry = self._known.get(tuple(kinds))
+                    entry = self.entries.known.get(tuple(kinds))
                 except (AttributeError, TypeError):  # nested, or a dtype that has no hash
                     return self._apply_any(args, kwargs, None)
                 if entry is not None:
@@ -443,10 +449,10 @@ def _rebuild(
 def restore(saved: SavedFunction) -> Function:
     """Return the Function of a document, captured in all the forms that were saved."""
     function = Function(recipe_of_document(saved))
+    completion = Completion(function.parameters, tuple(saved.defaults.values()))
+    draws = FREE if saved.key is None else keyed(saved.key)
+    function = function.replace(completion=completion, draws=draws)
     function.__doc__ = saved.doc
-    function.choose(completion=Completion(function.parameters, tuple(saved.defaults.values())))
-    if saved.key is not None:
-        function.draws = keyed(saved.key)
     captures = function.captures
     # The facts of all variants: a call that lacks one finds none of them.
     captures.facts = frozenset(fact for form in saved.forms for fact in form.facts)
@@ -457,13 +463,10 @@ def restore(saved: SavedFunction) -> Function:
     return function
 
 
-def uncaptured(function: Function, recipe: Recipe | None = None) -> Function:
-    """Return a Function as if it had never been called; perhaps with another recipe."""
-    copied, captures = function._copy(), function.captures
-    copied.recipe = function.recipe if recipe is None else recipe
-    copied.captures = Captures(copied.recipe, captures.prove, captures.module)
-    copied.choose(captures=copied.captures)
-    return copied
+def uncaptured(function: F) -> F:
+    """Return a Function as if it had never been called."""
+    captures = function.captures
+    return function.replace(captures=Captures(captures.recipe, captures.prove, captures.module))
 
 
 def copy_recipe(recipe: Recipe, memo: dict[int, Any]) -> Recipe:

@@ -35,7 +35,6 @@ class MayTakeObjects(Function):
         completion = HiddenTensors(holds=_imported(recipe).holds)
         own_recipe = recipe_taking_objects(recipe, completion)
         super().__init__(own_recipe, prove=prove, completion=completion)
-        completion.parameters = self.parameters
 
     def _apply_any(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:
         if not (args or kwargs) and isinstance(self.recipe.origin, type):
@@ -51,12 +50,12 @@ class MayTakeObjects(Function):
 
         def __getattr__(self, name: str) -> Any:
             """Return an attribute of the original class, as some code still uses it as a class."""
-            # A copy that is being made has no recipe yet.
-            recipe = vars(self).get("recipe")
-            if recipe is None or name.startswith("__") or not hasattr(recipe.origin, name):
+            # A copy that is being made has no entries yet.
+            origin = self.recipe.origin if "entries" in vars(self) else None
+            if origin is None or name.startswith("__") or not hasattr(origin, name):
                 message = f"{type(self).__name__!r} object has no attribute {name!r}"
                 raise AttributeError(message, name=name, obj=self)
-            return getattr(recipe.origin, name)
+            return getattr(origin, name)
 
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
         # A class derived from this Function derives from the original class.

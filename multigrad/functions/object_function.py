@@ -43,9 +43,7 @@ class ObjectFunction(Function):
         self, function: Callable[..., Any], native: bool | None, library: str, prove: bool
     ) -> None:
         recipe = recipe_of_object(function, name_of(function), native=native, library=library)
-        completion = HiddenTensors(function)
-        super().__init__(recipe, called_method(function), prove, completion)
-        completion.parameters = self.parameters
+        super().__init__(recipe, called_method(function), prove, HiddenTensors(function))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if any(is_reading() for is_reading, _, _ in FUNCTION_READERS):

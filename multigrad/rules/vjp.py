@@ -112,10 +112,10 @@ def _as_before(f: Any, arrays: tuple[Any, ...]) -> tuple[Any, Pullback] | None:
     if isinstance(f, Activation):
         f, values, _ = function_under(f, load_backend("numpy"))
     key = (PULLS, *[x.dtype for x in arrays], *map(type, values))
-    entry = f._known.get(key)
+    entry = f.entries.known.get(key)
     result = None if entry is None else entry.run((*arrays, *values), FREE)
     if result is None:
-        f._known.pop(key, None)
+        f.entries.known.pop(key, None)
     return result
 
 

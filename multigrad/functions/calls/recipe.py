@@ -81,12 +81,14 @@ class Options:
         looks_at_values: whether it runs as written wherever values are known, unlike a graph.
         copies: see `xg.Capture`: whether code that writes into its arguments does so on copies.
         fused: whether its parts run as one kernel each; see `xg.activation`.
+        residuals: what forward keeps for backward; see `Function.keeping`.
     """
 
     native: bool | None = None
     looks_at_values: bool = False
     copies: bool = False
     fused: Fused = "auto"
+    residuals: str = "auto"
 
 
 DEFAULTS = Options()

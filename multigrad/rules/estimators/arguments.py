@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any, TypeAlias
 
@@ -20,8 +20,10 @@ import numpy as np
 from ...backend.contract import Backend
 from ...capture.dialects.xp import finfo, float32
 from ...errors import RuleTypeError, RuleValueError
-from ...functions.calls.parameters import unknown_argument
-from ...graph.support.params import Range
+from ...functions.calls.arguments import flatten
+from ...functions.calls.parameters import Completion, unknown_argument
+from ...graph.support.params import Range, read_ranges
+from ...graph.support.trees import optree
 from ...trace.lookups import now
 from ...trace.trace import Value
 from ...trace.xp import all as xp
@@ -53,65 +55,121 @@ class Argument:
     check_shape: ShapeCheck
 
 
-def order_arguments(
-    subject: str, arguments: Sequence[Argument], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Any, ...]:
-    """Return the values of all arguments in order, defaults among them."""
-    values, keywords = list(args), dict(kwargs)
-    for argument in arguments[len(args) :]:
-        values.append(keywords.pop(argument.name, argument.default))
-    missing = [
-        each.name
-        for each, value in zip(arguments, values, strict=False)
-        if value is inspect.Parameter.empty
-    ]
-    if len(args) > len(arguments) or keywords or missing:
-        names = [each.name for each in arguments]
-        repeats = [name for name in keywords if name in names]
-        unknown = [name for name in keywords if name not in names]
-        if unknown:
-            raise unknown_argument(subject, unknown[0], names)
-        if missing:
-            problem = f"lacks {', '.join(missing)}"
-        elif repeats:
-            problem = f"got {', '.join(repeats)} twice"
-        else:
-            problem = f"got {len(args)} arguments for {len(arguments)}"
-        raise RuleTypeError(f"{subject} {problem} (arguments: {', '.join(names)})")
-    return tuple(values)
+class ArgumentCheck(Completion):
+    """Orders, completes and checks the arguments of an estimator's calls.
 
-
-def check_arguments(
-    subject: str, arguments: Sequence[Argument], args: Sequence[Any], backend: Backend | None
-) -> tuple[Any, ...]:
-    """Return the values of all arguments, converted to their kinds.
-
-    Raises:
-        RuleTypeError: one is of another kind.
-        RuleValueError: a number is out of its range, or a shape does not fit.
+    Attributes:
+        subject: what messages call the estimator.
+        arguments: what it takes, in order.
     """
-    first_shape = shape_of(args[0])
-    values: dict[str, Any] = {}
-    range_rows = []
-    for argument, value in zip(arguments, args, strict=True):
-        if type(value) is not argument.plain_type:
-            value = now(value, backend)
-            shape = shape_of(value)
-            if shape is not None and first_shape is not None and values:
-                expected = argument.check_shape(shape, first_shape)
-                if expected:
-                    raise RuleValueError(
-                        f"{subject} got {argument.name!r} of shape {shape} for "
-                        f"{arguments[0].name!r} of shape {first_shape}; expected {expected}"
-                    )
-            value = convert(subject, argument.name, argument.annotation, value)
-        values[argument.name] = value
-        if argument.range is not None and type(value) is argument.plain_type:
-            range_rows.append((argument.name, argument.range))
-    # Ranges come last: a bound may be the value of another argument.
-    for name, limits in range_rows:
-        limits.check(subject, name, values[name], values)
-    return tuple(values.values())
+
+    def __init__(
+        self,
+        subject: str,
+        arguments: tuple[Argument, ...],
+        parameters: inspect.Signature | None,
+        values: tuple[Any, ...] = (),
+    ) -> None:
+        super().__init__(parameters, values)
+        self.subject, self.arguments = subject, arguments
+        self._defaults = tuple(each.default for each in arguments)
+        self._required = self._defaults.count(inspect.Parameter.empty)
+
+    @classmethod
+    def declared(
+        cls,
+        subject: str,
+        function: Callable[..., Any],
+        ranges: Mapping[str, str],
+        shapes: Mapping[str, ShapeCheck],
+    ) -> ArgumentCheck:
+        """Return the check of the arguments that a declaration has."""
+        signature, range_by_name = inspect.signature(function), read_ranges(ranges, subject)
+        arguments = tuple(
+            Argument(
+                name=name,
+                annotation=str(each.annotation),
+                default=each.default,
+                plain_type=plain_type_of(str(each.annotation)),
+                range=range_by_name.get(name),
+                check_shape=shapes.get(name, broadcastable),
+            )
+            for name, each in signature.parameters.items()
+        )
+        return cls(subject, arguments, signature)
+
+    def with_values(self, values: tuple[Any, ...]) -> ArgumentCheck:
+        parameters, (first, *options) = super().with_values(values).parameters, self.arguments
+        options = [replace(each, default=v) for each, v in zip(options, values, strict=True)]
+        return ArgumentCheck(self.subject, (first, *options), parameters, values)
+
+    def named(self) -> Mapping[str, Any]:
+        empty = inspect.Parameter.empty
+        return {each.name: each.default for each in self.arguments if each.default is not empty}
+
+    def complete(
+        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
+    ) -> tuple[Sequence[Any], Any]:
+        args, kwargs = optree.tree_unflatten(tree, leaves)
+        return flatten(self.checked(args, kwargs, backend), {})
+
+    def ordered(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the values of all arguments in order, defaults among them."""
+        if not kwargs and self._required <= len(args) <= len(self._defaults):
+            return (*args, *self._defaults[len(args) :])
+        values, keywords = list(args), dict(kwargs)
+        for argument in self.arguments[len(args) :]:
+            values.append(keywords.pop(argument.name, argument.default))
+        names = [each.name for each in self.arguments]
+        empty = inspect.Parameter.empty
+        missing = [n for n, value in zip(names, values, strict=False) if value is empty]
+        if len(args) > len(names) or keywords or missing:
+            repeats = [name for name in keywords if name in names]
+            unknown = [name for name in keywords if name not in names]
+            if unknown:
+                raise unknown_argument(self.subject, unknown[0], names)
+            if missing:
+                problem = f"lacks {', '.join(missing)}"
+            elif repeats:
+                problem = f"got {', '.join(repeats)} twice"
+            else:
+                problem = f"got {len(args)} arguments for {len(names)}"
+            raise RuleTypeError(f"{self.subject} {problem} (arguments: {', '.join(names)})")
+        return tuple(values)
+
+    def checked(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: Backend | None = None
+    ) -> tuple[Any, ...]:
+        """Return the values of all arguments in order, converted to their kinds.
+
+        Raises:
+            RuleTypeError: one is missing, unknown or of another kind.
+            RuleValueError: a number is out of its range, or a shape does not fit.
+        """
+        ordered = self.ordered(args, kwargs)
+        first_shape = shape_of(ordered[0])
+        values: dict[str, Any] = {}
+        range_rows = []
+        for argument, value in zip(self.arguments, ordered, strict=True):
+            if type(value) is not argument.plain_type:
+                value = now(value, backend)
+                shape = shape_of(value)
+                if shape is not None and first_shape is not None and values:
+                    expected = argument.check_shape(shape, first_shape)
+                    if expected:
+                        raise RuleValueError(
+                            f"{self.subject} got {argument.name!r} of shape {shape} for "
+                            f"{self.arguments[0].name!r} of shape {first_shape}; expected "
+                            f"{expected}"
+                        )
+                value = convert(self.subject, argument.name, argument.annotation, value)
+            values[argument.name] = value
+            if argument.range is not None and type(value) is argument.plain_type:
+                range_rows.append((argument.name, argument.range))
+        # Ranges come last: a bound may be the value of another argument.
+        for name, limits in range_rows:
+            limits.check(self.subject, name, values[name], values)
+        return tuple(values.values())
 
 
 # --- kinds: each function returns a value as its kind, or raises TypeError with the kind's name ---

@@ -16,37 +16,24 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ...backend.contract import Backend
 from ...backend.discovery import FUNCTION_READERS
 from ...capture.dialect import XP, check_dialect
 from ...errors import GradientError
-from ...functions.calls.arguments import Layout, flatten, read_layout
-from ...functions.calls.binding import Entry
-from ...functions.calls.parameters import Completion
+from ...functions.calls.arguments import Layout, read_layout
 from ...functions.calls.recipe import ArgumentRules, Options, Recipe, Recorded
-from ...functions.captures import Captures
 from ...functions.code_recipes import recipe_of_gradient
-from ...functions.entries import Entries, kind_of
-from ...functions.function import Function
+from ...functions.entries import kind_of
+from ...functions.function import Function, uncaptured
 from ...graph.ir.types import FLOATS, T
-from ...graph.support.params import P, R, Range, read_ranges
+from ...graph.support.params import P, R, Range
 from ...graph.support.tracebacks import shorten
-from ...graph.support.trees import optree
 from ...trace.trace import Trace, Value
-from .arguments import (
-    Argument,
-    ShapeCheck,
-    broadcastable,
-    check_arguments,
-    examples_of,
-    order_arguments,
-    plain_type_of,
-)
+from .arguments import Argument, ArgumentCheck, ShapeCheck, examples_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-MOST_CACHED = 512  # calls of one estimator
+MOST_CACHED = 512  # calls of one estimator with arguments of certain types
 # Types whose values, which never change, are part of a call's cache key.
 PLAIN_TYPES = frozenset((float, int, bool, str, type(None)))
 _declared: dict[str, Estimator] = {}  # the library's, by name
@@ -70,6 +57,7 @@ class Estimator(Function[P, R]):
     """
 
     is_surrogate = True
+    completion: ArgumentCheck
 
     def __init__(
         self,
@@ -77,30 +65,17 @@ class Estimator(Function[P, R]):
         ranges: Mapping[str, str],
         shapes: Mapping[str, ShapeCheck],
         examples: tuple[Any, ...],
+        residuals: str,
     ) -> None:
-        recipe = recipe_of_estimator(function)
-        super().__init__(
-            recipe, function, completion=CheckedCompletion(self, inspect.signature(function))
-        )
-        assert self.parameters is not None
+        recipe = recipe_of_estimator(function, residuals)
+        check = ArgumentCheck.declared(recipe.subject, function, ranges, shapes)
+        super().__init__(recipe, function, completion=check)
         self.family = function.__module__.rpartition(".")[2]
-        range_by_name = read_ranges(ranges, self.recipe.subject)
-        self.arguments = tuple(
-            Argument(
-                name=name,
-                annotation=str(each.annotation),
-                default=each.default,
-                plain_type=plain_type_of(str(each.annotation)),
-                range=range_by_name.get(name),
-                check_shape=shapes.get(name, broadcastable),
-            )
-            for name, each in self.parameters.parameters.items()
-        )
-        self.examples = examples_of(self.arguments, examples)
-        self._defaults = tuple(each.default for each in self.arguments)
-        self._required = self._defaults.count(inspect.Parameter.empty)
-        # The types of arguments in `_checked_entries`: those have a shape, or are of plain types.
-        self._cached_types: set[tuple[type, ...]] = set()
+        self.examples = examples_of(check.arguments, examples)
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        return self.completion.arguments
 
     @property
     def ranges(self) -> Mapping[str, Range]:
@@ -117,23 +92,10 @@ class Estimator(Function[P, R]):
             >>> pull(np.ones(2))[0]
             array([1., 0.])
         """
-        variant = super().with_defaults(values)
-        first_argument, *options = self.arguments
-        new_options = [replace(each, default=v) for each, v in zip(options, values, strict=True)]
-        variant.arguments = (first_argument, *new_options)
-        variant.examples = examples_of(variant.arguments, (self.examples or ())[:1])
-        variant._defaults = (self._defaults[0], *values)
-        variant._required = 1
         # Captures of its own: the latest one is what `xg.source` and its like show.
-        variant.captures = Captures(self.recipe, self.captures.prove, self.captures.module)
-        completion = CheckedCompletion(variant, variant.parameters, values)
-        variant.choose(captures=variant.captures, completion=completion)
+        variant = uncaptured(super().with_defaults(values))
+        variant.examples = examples_of(variant.arguments, (self.examples or ())[:1])
         return variant
-
-    def _use_entries(self, entries: Entries) -> None:
-        super()._use_entries(entries)
-        # New entries make what was cached for the old ones void.
-        self._checked_entries: dict[Any, Entry] = {}  # by `_cache_key`
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the outputs for the arguments; gradients flow back by the own backward.
@@ -146,49 +108,40 @@ class Estimator(Function[P, R]):
             if is_reading():
                 return call_read(self, self.prepare(args, kwargs), {})
         try:
-            arguments = self._complete(args, kwargs)
-            # The check and the entry of a call with arguments like these are cached.
-            is_known = tuple(map(type, arguments)) in self._cached_types
-            entry = self._checked_entries.get(_cache_key(arguments)) if is_known else None
-            return (
-                self._apply_checked(arguments)
-                if entry is None
-                else entry.run(arguments, self.draws)
-            )
+            arguments = self.completion.ordered(args, kwargs)
+            # The check and the entry of a call with arguments like these are cached; of others
+            # than such types it is not known that they may be asked for a shape.
+            cached = self.entries.checked.get(tuple(map(type, arguments)))
+            entry = None if cached is None else cached.get(_cache_key(arguments))
+            if entry is None:
+                return self._apply_checked(arguments)
+            return entry.run(arguments, self.draws)
         except Exception as error:
             shorten(error)
             raise
 
     def _apply_checked(self, args: tuple[Any, ...]) -> Any:
-        checked_args = self.prepare(args, {})
+        checked_args, entries = self.prepare(args, {}), self.entries
         outputs = self._apply(checked_args, {})
         # Cached only if checks changed nothing, and nothing in the arguments can change meanwhile.
         if all(map(operator.is_, args, checked_args)) and not any(map(_may_change, args)):
-            entry = self._known.get(tuple(map(kind_of, args)))
+            entry = entries.known.get(tuple(map(kind_of, args)))
             if entry is not None:
-                if len(self._checked_entries) >= MOST_CACHED:
-                    self._checked_entries.clear()
-                self._cached_types.add(tuple(map(type, args)))
-                self._checked_entries[_cache_key(args)] = entry
+                cached = entries.checked.setdefault(tuple(map(type, args)), {})
+                if len(cached) >= MOST_CACHED:
+                    cached.clear()
+                cached[_cache_key(args)] = entry
         return outputs
 
-    def prepare(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: Backend | None = None
-    ) -> tuple[Any, ...]:
+    def prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return all arguments of a call by position, checked; tensors are not read."""
-        values = self._complete(args, kwargs)
-        return check_arguments(self.recipe.subject, self.arguments, values, backend)
-
-    def _complete(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        if kwargs or not self._required <= len(args) <= len(self._defaults):
-            return order_arguments(self.recipe.subject, self.arguments, args, kwargs)
-        return (*args, *self._defaults[len(args) :])
+        return self.completion.checked(args, kwargs)
 
 
 def _cache_key(args: tuple[Any, ...]) -> Any:
-    # By what the check reads of a call: values of plain types, and no values of tensors.
+    # What the check reads of a call besides types: values of plain types, and none of tensors.
     plain = PLAIN_TYPES
-    return tuple([(type(x), x) if type(x) in plain else (type(x), x.shape, x.dtype) for x in args])
+    return tuple([x if type(x) in plain else (x.shape, x.dtype) for x in args])
 
 
 def _may_change(value: Any) -> bool:
@@ -216,8 +169,7 @@ def estimator(
     """
 
     def declare(function: Callable[P, Any]) -> Estimator[P, Any]:
-        instance = Estimator(function, ranges or {}, shapes or {}, examples)
-        instance.choose(residuals=residuals)
+        instance = Estimator(function, ranges or {}, shapes or {}, examples, residuals)
         _declared[instance.name] = instance
         return instance
 
@@ -249,29 +201,9 @@ def catalogue() -> dict[str, Estimator]:
     return dict(sorted(_declared.items()))
 
 
-class CheckedCompletion(Completion):
-    """Checks and completes the arguments of calls that bypass an estimator's `__call__`."""
-
-    def __init__(
-        self, estimator: Estimator[Any, Any], parameters: Any, values: tuple[Any, ...] = ()
-    ) -> None:
-        super().__init__(parameters, values)
-        self.estimator = estimator
-
-    def named(self) -> Mapping[str, Any]:
-        empty, arguments = inspect.Parameter.empty, self.estimator.arguments
-        return {each.name: each.default for each in arguments if each.default is not empty}
-
-    def complete(
-        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
-    ) -> tuple[Sequence[Any], Any]:
-        args, kwargs = optree.tree_unflatten(tree, leaves)
-        return flatten(self.estimator.prepare(args, kwargs, backend), {})
-
-
 # --- the recipe: that of a custom gradient, of float tensors, which may leave out gradients -------
-def recipe_of_estimator(function: Callable[..., Any]) -> Recipe:
-    library, options = check_dialect(XP), Options(native=False)
+def recipe_of_estimator(function: Callable[..., Any], residuals: str) -> Recipe:
+    library, options = check_dialect(XP), Options(native=False, residuals=residuals)
     recipe = recipe_of_gradient(function, function.__name__, library=library, options=options)
     record_unpadded = recipe.record
     assert record_unpadded is not None

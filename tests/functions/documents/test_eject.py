@@ -335,7 +335,7 @@ def test_a_file_has_the_numbers_that_a_function_has_by_default(
     # Other tests have called it with a tensor for beta.
     monkeypatch.setattr(q.captures.forms, "variants", {})
     monkeypatch.setattr(q.entries, "known", {})
-    monkeypatch.setattr(q, "_known", {})
+    monkeypatch.setattr(q.entries, "checked", {})
     q(X)
     text = xg.source(q, backend.name, standalone=True)
     assert "def swish_sign(x, beta=5.0):" in text
