@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import RuleTypeError, suggest
@@ -26,7 +26,7 @@ TAKES_ANY = "params"  # in signatures: addresses such as "noise.sigma" are no id
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChainPart:
-    """One of the functions in series.
+    """One of the functions in series; a chain among them is its parts.
 
     Attributes:
         call: a Function, one with values for some of its arguments (`bound`), or an activation.
@@ -48,51 +48,67 @@ class ChainPart:
 
     def required(self) -> list[str]:
         """Return the names of the arguments that a call has to give."""
-        # A document knows no defaults, and a chain inside this one checks its own parts.
-        function = self.function
-        is_saved = function is not None and isinstance(function.recipe.origin, SavedFunction)
-        if is_saved or isinstance(function, Chain):
+        # A document knows no defaults.
+        if self.function is None or isinstance(self.function.recipe.origin, SavedFunction):
             return []
         parameters = (self.parameters or {}).values()
         return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.default is REQUIRED]
 
-    def run(self, x: Tensor, values: Mapping[str, Any]) -> Any:
-        if values and self.function is not None:
-            return self.function(x, **{**self.bound, **values})
-        return self.call(x)
+    def with_bound(self, values: Mapping[str, Any]) -> ChainPart:
+        """Return this part with values for some of its arguments."""
+        if not values or self.function is None:
+            return self
+        bound, parameters = {**self.bound, **values}, self.parameters
+        if parameters is not None:
+            parameters = {name: p for name, p in parameters.items() if name not in bound}
+        call = self.function.bind(bound)
+        return replace(self, call=call, bound=bound, parameters=parameters)
 
-    def __str__(self) -> str:
-        if isinstance(self.function, Chain):
-            return f"({self.function._words})"
-        bound = ", ".join(f"{name}={value!r}" for name, value in self.bound.items())
-        return f"{self.name}({bound})" if bound else self.name
+
+def words_of(part: Any) -> str:
+    """Return a Function, a bound Function or an activation in words, with what is bound."""
+    params = part.params if isinstance(part, BoundFunction) else {}
+    function = part.function if isinstance(part, BoundFunction) else part
+    if isinstance(function, Chain):
+        return f"({function._words})"
+    bound = ", ".join(f"{name}={value!r}" for name, value in params.items())
+    return f"{name_of(part)}({bound})" if bound else name_of(part)
 
 
-def part_of(part: Any) -> ChainPart:
-    """Return a Function, a bound Function or an activation as a part of a series."""
+def name_of(part: Any) -> str:
+    """Return the name of a Function, a bound Function or, of an activation, its forward's."""
+    return part.name if isinstance(part, Function | BoundFunction) else part.forward.name
+
+
+def parts_of(part: Any) -> Iterator[ChainPart]:
+    """Yield the parts that a Function, a bound Function or an activation is of a series."""
     bound: Mapping[str, Any] = part.params if isinstance(part, BoundFunction) else {}
     function: Any = part.function if isinstance(part, BoundFunction) else part
-    tensors = list_tensors(part)
+    name, tensors = name_of(part), list_tensors(part)
     if tensors:  # which a capture around it would take for constants
-        name = getattr(part, "name", None) or function.forward.name
         raise RuleTypeError(
             f"compose holds no tensors, and {name!r} is bound to one, {tensors[0]}: give it to the "
             f"whole, compose(...).bind({{'{name}.{tensors[0]}': ...}}), or at the call"
         )
     if not isinstance(function, Function):  # an activation: it takes its tensor alone
-        return ChainPart(part, function.forward.name, None, {}, {})
+        yield ChainPart(part, name, None, {}, {})
+        return
+    # A key counts the calls of one Function: with a key of its own a chain is one part.
+    if isinstance(function, Chain) and not function.is_keyed:
+        shares = share(function.name, function.parts, bound, is_all=False)
+        for inner, values in zip(function.parts, shares, strict=True):
+            yield inner.with_bound(values)
+        return
     if isinstance(function, ObjectFunction):
         raise RuleTypeError(
-            f"function {function.name!r} reads the tensors of an object, which compose does not "
-            f"follow; write lambda x: g({function.name}(x)), or make a Function that takes them as "
-            "arguments"
+            f"function {name!r} reads the tensors of an object, which compose does not follow; "
+            f"write lambda x: g({name}(x)), or make a Function that takes them as arguments"
         )
-    signature = function.parameters
-    if signature is None:
-        return ChainPart(part, function.name, function, bound, None)
-    by_name = [p for p in list(signature.parameters.values())[1:] if p.kind is not p.VAR_POSITIONAL]
-    parameters = {p.name: p for p in by_name if p.name not in bound}
-    return ChainPart(part, function.name, function, bound, parameters)
+    parameters = None
+    if function.parameters is not None:
+        after_first = list(function.parameters.parameters.values())[1:]
+        parameters = {p.name: p for p in after_first if p.kind is not p.VAR_POSITIONAL}
+    yield ChainPart(function, name, function, {}, parameters).with_bound(bound)
 
 
 def list_tensors(part: Any) -> list[str]:
@@ -109,7 +125,7 @@ def list_tensors(part: Any) -> list[str]:
     return [name for name, value in params.items() if holds_tensor(value)]
 
 
-def recipe_of_chain(parts: tuple[ChainPart, ...], name: str) -> Recipe:
+def recipe_of_chain(parts: tuple[ChainPart, ...], name: str, options: Options) -> Recipe:
     """Return the recipe of functions in series, each run on the result of the one before."""
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
@@ -121,7 +137,7 @@ def recipe_of_chain(parts: tuple[ChainPart, ...], name: str) -> Recipe:
             )
         (x,) = args
         for part, values in zip(parts, shares, strict=True):
-            x = part.run(x, values)
+            x = part.call(x, **values)
         return Recorded(x, None)
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
@@ -144,11 +160,6 @@ def recipe_of_chain(parts: tuple[ChainPart, ...], name: str) -> Recipe:
     # An address is no identifier, so any keyword is taken; `share` checks it.
     any_keyword = inspect.Parameter(TAKES_ANY, inspect.Parameter.VAR_KEYWORD)
     signature = inspect.Signature([first, *ordered, any_keyword])
-    holders = [part.function or getattr(part.call, "rule", None) for part in parts]
-    options = Options(
-        residuals=agreed(getattr(each, "residuals", "auto") for each in holders),
-        fused=agreed(getattr(each, "fused", "auto") for each in holders),
-    )
     return Recipe(
         name,
         run,
@@ -197,80 +208,37 @@ def share(
 def _give(
     chain: str, parts: Sequence[ChainPart], address: str, value: Any, shares: list[dict[str, Any]]
 ) -> None:
-    path, part, name = find(chain, parts, address)
-    if is_bound(parts, path, name):
+    position, name = find_part(f"function {chain!r}", address, [part.name for part in parts])
+    part = parts[position]
+    if name in part.bound:
         raise RuleTypeError(f"function {chain!r}: {address!r} is bound, so it can no longer be set")
     if not part.takes(name):
-        names = list(part.parameters or {})
-        raise unknown_argument(f"function {part.name!r}", name, names)
-    first, *inner = path
-    if not inner:
-        shares[first][name] = value  # over what reaches all
-        return
-    # A chain gets the rest of the address, in its own labels.
-    nested = inner_chain(parts[first])
-    shares[first][f"{nested.label_of(tuple(inner))}.{name}"] = value
-
-
-def find(
-    chain: str, parts: Sequence[ChainPart], address: str
-) -> tuple[tuple[int, ...], ChainPart, str]:
-    """Return the path to the part that an address names, the part, and the argument's own name."""
-    walked = list(walk(parts))
-    position, name = find_part(f"function {chain!r}", address, [part.name for _, part in walked])
-    return *walked[position], name
-
-
-def is_bound(parts: Sequence[ChainPart], path: Sequence[int], name: str) -> bool:
-    """Return whether an argument of the part at a path is bound, there or around it."""
-    first, *inner = path
-    part = parts[first]
-    if name in part.bound:
-        return True
-    if not inner:
-        return False
-    nested = inner_chain(part)
-    targets = (find(nested.name, nested.parts, each) for each in part.bound if is_address(each))
-    addressed = ((place, argument) for place, _, argument in targets)
-    return (tuple(inner), name) in addressed or is_bound(nested.parts, inner, name)
-
-
-def walk(
-    parts: Sequence[ChainPart], path: tuple[int, ...] = ()
-) -> Iterator[tuple[tuple[int, ...], ChainPart]]:
-    """Yield the parts, and the parts inside them, with their paths."""
-    for i, part in enumerate(parts):
-        yield (*path, i), part
-        if isinstance(part.function, Chain):
-            yield from walk(part.function.parts, (*path, i))
-
-
-def inner_chain(part: ChainPart) -> Chain:
-    assert isinstance(part.function, Chain)
-    return part.function
+        raise unknown_argument(f"function {part.name!r}", name, list(part.parameters or {}))
+    shares[position][name] = value  # over what reaches all
 
 
 class Chain(Function):
     def __init__(self, parts: Sequence[Any]) -> None:
-        rows = tuple(map(part_of, parts))
         self.given = tuple(parts)
-        self.parts = rows
-        super().__init__(recipe_of_chain(rows, f"compose({', '.join(part.name for part in rows)})"))
+        self.parts = tuple(inner for part in parts for inner in parts_of(part))
+        holders = [
+            part if isinstance(part, Function) else getattr(part, "function", None) or part.rule
+            for part in parts
+        ]
+        options = Options(
+            residuals=agreed(getattr(each, "residuals", "auto") for each in holders),
+            fused=agreed(getattr(each, "fused", "auto") for each in holders),
+        )
+        name = f"compose({', '.join(map(name_of, parts))})"
+        super().__init__(recipe_of_chain(self.parts, name, options))
         self.__doc__ = f"{self._words}, each with its own gradient."
 
     @property
     def _words(self) -> str:
-        return " → ".join(map(str, self.parts))
+        return " → ".join(map(words_of, self.given))
 
     def __repr__(self) -> str:
         return f"<Function {self._words}>"
-
-    def label_of(self, path: tuple[int, ...]) -> str:
-        labels = [(part.name, place) for place, part in walk(self.parts)]
-        # Parts of one name are told apart by their numbers: "noise[1]".
-        name = next(label for label, place in labels if place == path)
-        places = [place for label, place in labels if label == name]
-        return name if len(places) == 1 else f"{name}[{places.index(path)}]"
 
     def bind(
         self, params: Mapping[str, Any] | None = None, key: Any = None, **others: Any
