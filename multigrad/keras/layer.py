@@ -28,7 +28,7 @@ from ..lowering.checks import check_float, find_lacking
 from ..lowering.forwards import ActivationName, Forward
 from ..rules.activation import Activation as AnyActivation
 from ..rules.bridging import call_activation
-from ..rules.model.activation_function import ForwardOfCode, as_forward
+from ..rules.model.activation_function import as_forward
 from ..rules.model.lookup import unknown_keyword_error
 from ..rules.model.rule import Rule
 from ..rules.model.rule_in_force import RuleInForce, bind_addressed
@@ -244,7 +244,7 @@ class Activation(HoldingLayer):
     def _keeps_shape(self) -> bool:
         activation = self._activation
         # a rule acts only on functions that keep shape and dtype
-        return activation.rule is not None or not isinstance(activation.forward, ForwardOfCode)
+        return activation.rule is not None or activation.forward.function is None
 
     def _call_here(self, inputs: Tensor) -> Tensor:
         activation = self._activation

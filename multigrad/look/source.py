@@ -41,7 +41,7 @@ from ..lowering.forwards import ActivationName, Forward, find_forward
 from ..lowering.function_graph import PACK, FunctionGraph
 from ..lowering.lower import lower_graphs
 from ..rules.activation import Activation
-from ..rules.model.activation_function import ForwardOfCode, as_forward, graphs_under
+from ..rules.model.activation_function import as_forward, graphs_under
 from ..rules.model.rule import Rule
 from ..rules.model.rule_in_force import RuleInForce, chain_of, read_number
 from ..rules.registry import resolve
@@ -112,7 +112,7 @@ def _text_of(obj: Any, memory: bool) -> str:
     rule, forward = obj.in_force(), obj.forward
     if rule is not None:
         return _chain_heading(rule.specialization.rule) + _text_of_rule(rule, forward, memory)
-    if isinstance(forward, ForwardOfCode):
+    if forward.function is not None:
         return _text_of(forward.function, memory)
     pair = FunctionGraph(forward.name, forward.graph(), forward.derivative, is_rule=True)
     return _text_of_pair(pair, memory)
@@ -389,8 +389,8 @@ def _parts_of(activation: Any, forward: Any) -> tuple[Any, Any]:
 
 def _function_of_code(rule: Any, forward: Any) -> tuple[Any, Any]:
     """Return a forward of code without a rule as a Function of its own, under no other forward."""
-    row = as_forward(forward) if rule is None else None
-    return (row.function, "Linear") if isinstance(row, ForwardOfCode) else (rule, forward)
+    function = as_forward(forward).function if rule is None else None
+    return (rule, forward) if function is None else (function, "Linear")
 
 
 def _variant_of_function(function: Function, backend: Backend, forward: str) -> Variant:

@@ -56,7 +56,6 @@ from ..graph.support.trees import optree
 from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
 from ..rules.activation import Activation
-from ..rules.model.activation_function import ForwardOfCode
 from ..rules.model.rule import Rule
 from ..rules.model.specialization import Specialization
 from ..rules.registry import resolve
@@ -115,7 +114,7 @@ def subject_of(obj: Any) -> Subject:
     if isinstance(inner, Activation):
         is_ruled = inner.in_force() is not None
         # Without a rule a forward of code is a Function with its own backward.
-        if isinstance(inner.forward, ForwardOfCode) and not is_ruled:
+        if inner.forward.function is not None and not is_ruled:
             return Subject(repr(inner), inner, function=inner.forward.function)
         return Subject(repr(inner), inner, forward=inner.forward, is_surrogate=is_ruled)
     if isinstance(inner, str | Rule):

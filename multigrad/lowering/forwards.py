@@ -52,6 +52,8 @@ class Forward:
         differentiable: False if frameworks have no derivative for it, so that ours is used.
         setting: the name and value of its number, None if it has none.
         with_setting: computes the output from the input, the op's result and that number.
+        function: the Function of the user's code that it is, whose gradient acts where no rule
+            does; None: it is of the table.
         lowered: the plain function for each backend.
         functions_under: the Functions of it without a rule (None), and of one of the user's code
             under rules, by specialization: they go with it.
@@ -63,11 +65,12 @@ class Forward:
     differentiable: bool = True
     setting: tuple[str, float] | None = None
     with_setting: Adjust | None = None
+    function: Any = None
     lowered: dict[str, Any] = field(default_factory=dict, init=False)
     functions_under: dict[Any, Any] = field(default_factory=dict, init=False)
 
-    # `key`, `words`, `graph_for` and `prove` are the interface of any forward; one of the user's
-    # code, `ForwardOfCode` of `rules/model/activation_function.py`, has more to do in each.
+    # `key`, `words`, `reads`, `graph_for` and `prove` are the interface of any forward; one of the
+    # user's code, `ForwardOfCode` of `rules/model/activation_function.py`, has more to do in each.
     @property
     def key(self) -> str:
         return self.name
@@ -75,6 +78,11 @@ class Forward:
     @property
     def words(self) -> str:
         return repr(self.name)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """What its code reads besides its input, as far as it was captured."""
+        return frozenset()
 
     def graph(self) -> Graph:
         """Return `tin -> output`."""

@@ -423,7 +423,7 @@ _lacking: dict[tuple[str, str], dict[str, str]] = {}
 
 def without_rule(forward: Forward, backend: Backend, x: Tensor) -> Callable[..., Any]:
     # A forward of code is a Function, which has a derivative of its own.
-    if type(forward) is not Forward and isinstance(forward, model.ForwardOfCode):
+    if forward.function is not None:
         return forward.function
     if not forward.differentiable:
         return model.put_under(None, forward).entries.on(backend, (x,)).bound(x, (), FREE)

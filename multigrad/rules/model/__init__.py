@@ -12,7 +12,6 @@ from ...graph.support.lazy_modules import lazy_names
 # Keep both lists equal: the first is for type checkers, the second runs. See
 # tests/graph/support/test_lazy_modules.py.
 if TYPE_CHECKING:
-    from .activation_function import ForwardOfCode as ForwardOfCode
     from .activation_function import as_forward as as_forward
     from .activation_function import forward_on as forward_on
     from .activation_function import put_under as put_under
@@ -26,7 +25,7 @@ else:
         __name__,
         {
             "activation_function": (
-                "ForwardOfCode", "as_forward", "forward_on", "put_under", "record_under",
+                "as_forward", "forward_on", "put_under", "record_under",
             ),
             "lookup": ("apply_now", "unknown_keyword_error", "with_choices"),
             "rule_in_force": ("read_number",),

@@ -29,7 +29,6 @@ from ...capture.dialects import xp as xp_dialect
 from ...capture.user_code.libraries import OWN
 from ...capture.user_code.moving_reads import numbers_moving
 from ...capture.user_code.object_state import read_state
-from ...capture.user_code.reads import NONE
 from ...capture.user_code.signature import called_method, name_of
 from ...capture.values.tracer import Attributed
 from ...errors import DisprovedError, GradientError, RuleTypeError, TraceError
@@ -206,13 +205,11 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
 
     Attributes:
         given: what the user gave.
-        function: the Function of it, whose gradient acts where no rule does.
         serial: tells it from other functions of the same name.
         graphs: `tin -> output`, by facts about the input.
     """
 
     given: Any = None
-    function: Any = None
     serial: str = ""
     graphs: dict[Any, Graph] = field(default_factory=dict)
 
@@ -245,7 +242,6 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
 
     @property
     def reads(self) -> frozenset[str]:
-        """What its code reads besides its input, as far as it was captured."""
         return frozenset(filter(is_read, self.function.captures.facts))
 
     @property
@@ -345,13 +341,16 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
     There is one for each pair. Without a rule, it is the activation with its true derivative, or
     with the gradient of its own.
     """
-    if isinstance(forward, ForwardOfCode) and specialization is None:
-        return forward.function
-    build = partial(_make_function_under, specialization, forward)
-    if isinstance(forward, ForwardOfCode) or specialization is None:
-        return build_once(forward.functions_under, specialization, build, MOST_RULES)
+    if specialization is None:
+        if forward.function is not None:
+            return forward.function
+        make = partial(Function, recipe_of_derivative(forward))
+        return build_once(forward.functions_under, None, make)
+    make = RuleUnder(specialization, forward).function
+    if forward.function is not None:
+        return build_once(forward.functions_under, specialization, make, MOST_RULES)
     # A named activation may live forever: the Function goes with the rule.
-    return build_once(specialization.functions_under, forward.name, build, MOST_RULES)
+    return build_once(specialization.functions_under, forward.name, make, MOST_RULES)
 
 
 def record_under(specialization: Specialization | None, forward: Forward, *inputs: Any) -> Value:
@@ -367,77 +366,37 @@ def graphs_under(
     facts: Mapping[str, Any],
     leaves: Sequence[Any] = (),
 ) -> FunctionGraph:
-    name, graph = _name_under(specialization, forward), forward.graph_for(facts)
     if specialization is None:
+        name, graph = f"d({forward.name}) under {forward.name}", forward.graph_for(facts)
         return FunctionGraph(name, graph, forward.derivative, is_rule=True)
-    needed = asked_of_input(specialization.code.forms[True].facts)
-    if not needed <= facts.keys():  # by a capture before this one
-        raise NeedsConcrete(*needed, noted=False)
-    form, rule = specialization.form(True, facts, leaves).graphs, specialization.rule
-    return FunctionGraph(
-        name,
-        graph,
-        form.backward,
-        rule.first_order,
-        second_order=form.second_order,
-        is_rule=True,
-        residuals=rule.residuals,
+    return RuleUnder(specialization, forward).graphs(facts, leaves)
+
+
+# --- an activation without a rule -----------------------------------------------------------------
+def recipe_of_derivative(forward: Forward) -> Recipe:
+    """Return the recipe of a named activation with its true derivative."""
+
+    def capture(recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Any) -> Variant:
+        return Variant(graphs_under(None, forward, {}), layout, ONE_OUTPUT, {}, dict(facts))
+
+    def prove(recipe: Recipe, variant: Variant, leaves: Any, *, is_call: bool) -> str:
+        return ""  # the graph is what was written
+
+    return Recipe(
+        f"d({forward.name}) under {forward.name}",
+        never_run,
+        signature=_signature("tin"),
+        subject=f"activation {forward.name!r}",
+        arguments=ArgumentRules(_lay_out_around),
+        graphs=GraphSource(capture, prove, gives_like_input=True),
     )
 
 
-def _name_under(specialization: Specialization | None, forward: Forward) -> str:
-    backward = f"d({forward.name})" if specialization is None else specialization.rule.name
-    return f"{backward} under {forward.name}"
+def _signature(*names: str) -> inspect.Signature:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(each, kind) for each in names])
 
 
-def _make_function_under(specialization: Specialization | None, forward: Forward) -> Function:
-    name, kind = _name_under(specialization, forward), inspect.Parameter.POSITIONAL_OR_KEYWORD
-    names = ("tin", *(() if specialization is None else specialization.runtime))
-    signature = inspect.Signature([inspect.Parameter(each, kind) for each in names])
-    if specialization is None:
-        return Function(
-            Recipe(
-                name,
-                never_run,
-                signature=signature,
-                subject=f"activation {forward.name!r}",
-                arguments=ArgumentRules(_lay_out_around),
-                graphs=GraphSource(
-                    partial(_take_derivative, forward), _prove_nothing, gives_like_input=True
-                ),
-            )
-        )
-    # The rule is captured by itself, once for all activations.
-    rule = specialization.rule
-    function = Function(
-        Recipe(
-            name,
-            partial(_run, specialization, forward),
-            signature=signature,
-            subject=specialization.subject,
-            title=f"{specialization.subject} under {forward.name}",
-            written_in=specialization.recipe.dialect,
-            origin=specialization,
-            options=Options(native=rule.native, fused=rule.fused),
-            arguments=ArgumentRules(
-                partial(_lay_out, specialization), partial(_check, specialization)
-            ),
-            graphs=GraphSource(
-                partial(_capture, specialization, forward),
-                partial(_prove, specialization),
-                note_native=specialization.give_up,
-                gives_like_input=True,
-            ),
-        )
-    )
-    if not isinstance(forward, ForwardOfCode):
-        # The graphs are the code's, and outlive this Function.
-        forms = specialization.code.forms_under
-        function.captures.forms = forms.setdefault(forward.name, function.captures.forms)
-    return function
-
-
-# --- what the recipe of a named activation without a rule calls -----------------------------------
 def _lay_out_around(
     parameters: inspect.Signature | None,
     leaves: Sequence[Any],
@@ -451,112 +410,127 @@ def _lay_out_around(
     return lay_out(tree, [Leaf("tensor", "tin", "tin", dtype), *params])
 
 
-def _take_derivative(
-    forward: Forward, recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Any
-) -> Variant:
-    return Variant(graphs_under(None, forward, {}), layout, ONE_OUTPUT, {}, dict(facts))
+# --- a rule under an activation -------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, eq=False)
+class RuleUnder:
+    """A rule under an activation: what the recipe of its Function calls.
 
+    The rule is captured by itself, once for all activations. Where another capture records the
+    Function, its leaves are symbols, or unknown: nothing is proven.
+    """
 
-def _prove_nothing(recipe: Recipe, variant: Variant, leaves: Any, *, is_call: bool) -> str:
-    return ""
+    specialization: Specialization
+    forward: Forward
 
+    def function(self) -> Function:
+        specialization, forward, rule = self.specialization, self.forward, self.specialization.rule
+        recipe = Recipe(
+            f"{rule.name} under {forward.name}",
+            self.run,
+            signature=_signature("tin", *specialization.runtime),
+            subject=specialization.subject,
+            title=f"{specialization.subject} under {forward.name}",
+            written_in=specialization.recipe.dialect,
+            origin=specialization,
+            options=Options(native=rule.native, fused=rule.fused),
+            arguments=ArgumentRules(self.lay_out, self.check),
+            graphs=GraphSource(
+                self.capture, self.prove, note_native=specialization.give_up, gives_like_input=True
+            ),
+        )
+        function = Function(recipe)
+        if forward.function is None:
+            # The graphs are the code's, and outlive this Function.
+            forms = specialization.code.forms_under
+            function.captures.forms = forms.setdefault(forward.name, function.captures.forms)
+        return function
 
-# --- what the recipe of a rule under a forward calls ----------------------------------------------
-# Where another capture records the Function, its leaves are symbols, or unknown: nothing is proven.
-def _lay_out(
-    specialization: Specialization,
-    parameters: inspect.Signature | None,
-    leaves: Sequence[Any],
-    tree: Any,
-) -> Layout:
-    # The params are numbers even if they are given as tensors.
-    params = [Leaf("number", name, name) for name in specialization.runtime]
-    layout = _lay_out_around(parameters, leaves, tree, params)
-    if not isinstance(leaves[0], Value):
-        check_float(leaves[0], specialization.rule)
-    return layout
+    def lay_out(
+        self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
+    ) -> Layout:
+        # The params are numbers even if they are given as tensors.
+        params = [Leaf("number", name, name) for name in self.specialization.runtime]
+        layout = _lay_out_around(parameters, leaves, tree, params)
+        if not isinstance(leaves[0], Value):
+            check_float(leaves[0], self.specialization.rule)
+        return layout
 
+    def check(self, backend: Backend, leaves: Sequence[Any]) -> None:
+        """Check the params: numbers against their ranges, tensors against the input."""
+        specialization, values = self.specialization, tuple(leaves[1:])
+        if any(type(value) is not float for value in values):
+            check_values(specialization.subject, specialization.runtime, backend, leaves[0], values)
+            values = tuple(map(as_number, values))
+        specialization.check_numbers(values)
 
-def _check(specialization: Specialization, backend: Backend, leaves: Sequence[Any]) -> None:
-    # The params: numbers against their ranges, tensors against the input.
-    values = tuple(leaves[1:])
-    if any(type(value) is not float for value in values):
-        check_values(specialization.subject, specialization.runtime, backend, leaves[0], values)
-        values = tuple(map(as_number, values))
-    specialization.check_numbers(values)
+    def graphs(self, facts: Mapping[str, Any], leaves: Sequence[Any]) -> FunctionGraph:
+        graph, rule = self.forward.graph_for(facts), self.specialization.rule
+        needed = asked_of_input(self.specialization.code.forms[True].facts)
+        if not needed <= facts.keys():  # by a capture before this one
+            raise NeedsConcrete(*needed, noted=False)
+        form = self.specialization.form(True, facts, leaves).graphs
+        return FunctionGraph(
+            f"{rule.name} under {self.forward.name}",
+            graph,
+            form.backward,
+            rule.first_order,
+            second_order=form.second_order,
+            is_rule=True,
+            residuals=rule.residuals,
+        )
 
-
-def _capture(
-    specialization: Specialization,
-    forward: Forward,
-    recipe: Recipe,
-    layout: Layout,
-    facts: Mapping[str, Any],
-    leaves: Sequence[Any],
-) -> Variant:
-    given = () if not leaves or isinstance(leaves[0], Value) else leaves
-    own_facts = _without_reads(facts)
-    forward.graph_for(own_facts)  # outside `try`: its failure is not the rule's
-    if given:
-        forward.prove(given[0])
-    try:
-        graphs = graphs_under(specialization, forward, own_facts, given)
-    except TraceError as error:
-        raise NotCaptured(error) from error.__cause__
-    # What the rule's code read becomes facts of this Function, too.
-    reads = specialization.code.reads | (
-        forward.reads if isinstance(forward, ForwardOfCode) else NONE
-    )
-    if not reads <= facts.keys():
-        raise NeedsConcrete(*reads, noted=False)
-    numbers = tuple(find for _, find in numbers_moving())
-    omissions = specialization.form(True, own_facts).omissions
-    # Code that branches runs as written where its gradient may be differentiated.
-    omissions = {kind: words for kind, words in omissions.items() if kind == BRANCHES}
-    return Variant(
-        graphs, layout, ONE_OUTPUT, {}, dict(facts), omissions=omissions, numbers=numbers
-    )
-
-
-def _prove(
-    specialization: Specialization,
-    recipe: Recipe,
-    variant: Variant,
-    leaves: Sequence[Any],
-    *,
-    is_call: bool,
-) -> str:
-    # Compares the rule with its graph, in the dtype of a call or on its input (`is_call`).
-    if leaves and not isinstance(leaves[0], Value):
+    def capture(
+        self, recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]
+    ) -> Variant:
+        given = () if not leaves or isinstance(leaves[0], Value) else leaves
+        own_facts = _without_reads(facts)
+        self.forward.graph_for(own_facts)  # outside `try`: its failure is not the rule's
+        if given:
+            self.forward.prove(given[0])
         try:
-            own_facts = _without_reads(variant.facts)
-            specialization.graph(True, own_facts, leaves, is_call=is_call)
+            graphs = self.graphs(own_facts, given)
         except TraceError as error:
-            if is_call:
-                raise
-            raise NotCaptured(error) from error
-    return ""
+            raise NotCaptured(error) from error.__cause__
+        # What the rule's code read becomes facts of this Function, too.
+        reads = self.specialization.code.reads | self.forward.reads
+        if not reads <= facts.keys():
+            raise NeedsConcrete(*reads, noted=False)
+        numbers = tuple(find for _, find in numbers_moving())
+        omissions = self.specialization.form(True, own_facts).omissions
+        # Code that branches runs as written where its gradient may be differentiated.
+        omissions = {kind: words for kind, words in omissions.items() if kind == BRANCHES}
+        return Variant(
+            graphs, layout, ONE_OUTPUT, {}, dict(facts), omissions=omissions, numbers=numbers
+        )
+
+    def prove(
+        self, recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool
+    ) -> str:
+        """Compare the rule with its graph, in the dtype of a call or on its input (`is_call`)."""
+        if leaves and not isinstance(leaves[0], Value):
+            try:
+                own_facts = _without_reads(variant.facts)
+                self.specialization.graph(True, own_facts, leaves, is_call=is_call)
+            except TraceError as error:
+                if is_call:
+                    raise
+                raise NotCaptured(error) from error
+        return ""
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        """Run the activation, and the rule as written if a gradient is asked for."""
+        tin, *values = args
+
+        def pull(grad_out: Tensor, ctx: Any = None) -> tuple[Any, ...]:
+            gradient = self.specialization.run_as_it_is(ctx, grad_out, tin, tuple(values))
+            return gradient, *[None] * len(values)
+
+        return Recorded(forward_on(backend_of(tin), self.forward)(tin), pull, takes_ctx=True)
 
 
 def _without_reads(facts: Mapping[str, Any]) -> dict[str, Any]:
     # The specialization itself knows what its code reads besides the arguments.
     return {fact: value for fact, value in facts.items() if not is_read(fact)}
-
-
-def _run(
-    specialization: Specialization,
-    forward: Forward,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Recorded:
-    # The activation, and the rule as written if a gradient is asked for.
-    tin, *values = args
-
-    def pull(grad_out: Tensor, ctx: Any = None) -> tuple[Any, ...]:
-        gradient = specialization.run_as_it_is(ctx, grad_out, tin, tuple(values))
-        return gradient, *[None] * len(values)
-
-    return Recorded(forward_on(backend_of(tin), forward)(tin), pull, takes_ctx=True)
 
 
 def forward_on(backend: Backend, forward: Forward) -> Callable[[Tensor], Tensor]:
@@ -567,6 +541,6 @@ def _lower(forward: Forward, backend: Backend) -> Callable[[Tensor], Tensor]:
     try:
         return lower_forward(forward, backend)
     except TraceError:
-        if isinstance(forward, ForwardOfCode):  # its graph depends on the input
-            return forward.function
-        raise
+        if forward.function is None:
+            raise
+        return forward.function  # its graph depends on the input
