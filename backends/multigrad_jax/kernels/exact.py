@@ -29,7 +29,7 @@ def apart(x: Tensor) -> Tensor:
 
 @functools.partial(jax.jit, inline=True)  # one kernel in eager code instead of three
 def div(a: Any, b: Any) -> Tensor:
-    # A divisor is broadcast behind the barrier, under vmap too, where the choice gets the axes of a.
+    # A divisor is broadcast behind the barrier; under vmap the choice gets the axes of a, too.
     # Once the barrier is gone, XLA fuses the quotient into all that reads it, as it does not fuse
     # one by a divisor chosen for each element (300,000 numbers: 0.94 of the time).
     return a / jax.lax.optimization_barrier(jnp.where(False, a, b))
