@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from ..graph.ops.numerics import as_numpy_dtype
 from ..look.subject import as_float
 from .trial import (
     TOLERANCES,
+    Array,
     Arrays,
     ForwardRun,
     Law,
@@ -79,54 +79,66 @@ def differs_in(
         exact: its inputs in the wider dtype.
         tolerance: the relative one, if it is larger than the dtype's.
     """
-    wide_run, outputs = trial.run(exact), run.arrays()
+    outputs, wide_run = run.arrays(), trial.run(exact)
     expected = wide_run.arrays()
-    output_pairs = [(np.asarray(y, np.float64), z) for y, z in zip(outputs, expected, strict=True)]
-    # A rounded input may lie on the other side of a step, whose outputs are whole numbers.
-    if any(np.all(z == np.rint(z)) and not np.array_equal(y, z) for y, z in output_pairs):
-        raise NotApplicable("its steps lie between other numbers, rounded to 16 bits")
-    wanted = wide_run.gradients(u)
-    at_rounded = trial.run(rounded(dtype, trial, exact)).gradients(u)
-    gradient_pairs = zip(at_rounded, wanted, strict=True)
-    shifts = [np.abs(a - b) for a, b in gradient_pairs if a is not None and b is not None]
+    for y, z in zip(outputs, expected, strict=True):
+        # A rounded input may lie on the other side of a step, whose outputs are whole numbers.
+        if np.all(z == np.rint(z)) and not np.array_equal(np.asarray(y, np.float64), z):
+            raise NotApplicable("its steps lie between other numbers, rounded to 16 bits")
+    rounded_run = trial.run(rounded(dtype, trial, exact))
+    allowed, noise = max(tolerance, TOLERANCES[dtype]), trial.noise_in(dtype)
+
+    def judge(gradients: Arrays, u: Arrays) -> str:
+        wanted, shifted = wide_run.gradients(u), rounded_run.gradients(u)
+        return compare_in(dtype, gradients, wanted, shifted, allowed=allowed, noise=noise)
+
+    verdict = judge(gradients, u)
+    masks = other_choices(trial, outputs, expected, exact) if verdict else []
+    if not masks:
+        return verdict
+    u = [np.where(mask, 0, a).astype(a.dtype) for mask, a in zip(masks, u, strict=True)]
+    if not largest_of(u):
+        raise NotApplicable(OTHER_CHOICES)
+    with trial.quiet("float32"):
+        gradients = run.gradients(u)
+    return judge(gradients, u) or Remark(OTHER_CHOICES)
+
+
+def compare_in(
+    dtype: str, gradients: Arrays, wanted: Arrays, shifted: Arrays, *, allowed: float, noise: float
+) -> str:
+    """Return where gradients in a small dtype differ from the wanted ones, or by how little.
+
+    Args:
+        shifted: the wanted ones at inputs with one rounding: what that changes is allowed.
+    """
+    small = as_numpy_dtype(dtype)
     # 65504 is the largest float16; bfloat16 has about the range of float32.
-    largest = float(np.finfo(as_numpy_dtype("float32")).max) if dtype == "bfloat16" else 65504.0
+    largest = float(np.finfo(np.float32).max) if dtype == "bfloat16" else 65504.0
     # What does not fit into the dtype is NaN in both, so that it is not compared.
     truths = [None if w is None else np.where(np.abs(w) <= largest, w, np.nan) for w in wanted]
     grads = [
         g if g is None or w is None else np.where(np.isnan(w), np.nan, g.astype(np.float64))
         for g, w in zip(gradients, truths, strict=True)
     ]
+    both = zip(shifted, wanted, strict=True)
+    shifts = [np.abs(a - b) for a, b in both if a is not None and b is not None]
     # Below the smallest number there is nothing.
-    noise = trial.noise_in(dtype) + 4 * (largest_of(shifts) + smallest_of(as_numpy_dtype(dtype)))
-    allowed = max(tolerance, TOLERANCES[dtype])
-    fault = find_difference(grads, truths, allowed, noise)
+    noise += 4 * (largest_of(shifts) + smallest_of(small))
+    if fault := find_difference(grads, truths, allowed, noise):
+        return fault
     # Single numbers may be off by rounding; all of them may not, as where a term is missing.
     pairs = [(g, w) for g, w in zip(grads, truths, strict=True) if g is not None and w is not None]
     for (got, want), shift in zip(pairs, shifts, strict=True):
-        error, size, rounding = (
-            float(np.sqrt(np.nanmean(np.square(a.astype(np.float64))))) if a.size else 0.0
-            for a in (got - want, want, shift)
-        )
-        if not fault and error > allowed / 8 * size + 4 * rounding + noise:
-            fault = f"on average it is off by {error:.3g}, of numbers of {size:.3g}"
-    if fault:
-        masks = other_choices(trial, outputs, expected, exact)
-        if not masks:
-            return fault
-        u = [np.where(mask, 0, a).astype(a.dtype) for mask, a in zip(masks, u, strict=True)]
-        if not largest_of(u):
-            raise NotApplicable(OTHER_CHOICES)
-        with trial.quiet("float32"):
-            gradients = run.gradients(u)
-        again = differs_in(
-            dtype, replace(trial, is_surrogate=False), run=run, gradients=gradients, u=u,
-            exact=exact, tolerance=tolerance,
-        )  # fmt: skip
-        return again or Remark(OTHER_CHOICES)
-    eps = float(eps_of(as_numpy_dtype(dtype)))
-    ulps = max((error_in_ulps(*pair, eps)[0] for pair in pairs), default=0.0)
+        error, size, rounding = map(root_mean_square, (got - want, want, shift))
+        if error > allowed / 8 * size + 4 * rounding + noise:
+            return f"on average it is off by {error:.3g}, of numbers of {size:.3g}"
+    ulps = max((error_in_ulps(*pair, float(eps_of(small)))[0] for pair in pairs), default=0.0)
     return Remark(f"off by at most {ulps:.2g} ulps of the largest number")
+
+
+def root_mean_square(a: Array) -> float:
+    return float(np.sqrt(np.nanmean(np.square(a.astype(np.float64))))) if a.size else 0.0
 
 
 def other_choices(trial: Trial, outputs: Arrays, wanted: Arrays, exact: Arrays) -> Arrays:
