@@ -209,6 +209,17 @@ COPY_OF_GROUP = {"state": "non_trainable_variables", "optimizer": "optimizer_var
 FITTED: contextvars.ContextVar[Any] = contextvars.ContextVar("multigrad_keras_fitted", default=None)
 
 
+def taken_groups(*loops: str) -> Iterator[tuple[Any, str, list[Any], Any]]:
+    """Yield what these loops, where they run around a call, have taken: of each group the model,
+    its name, its Variables and their values.
+    """
+    for model, frame in running_methods(*loops):
+        groups = GROUPS_OF_LOOP.get(frame.f_code.co_name, ())
+        state = frame.f_locals.get("state") or ()
+        for group, values in zip(groups, state, strict=False):
+            yield model, group, variables_of_group(model, group), values
+
+
 def is_taken(variable: Any) -> bool:
     """Return whether a running loop of Keras on jax has taken a Variable's value."""
     return getattr(variable, "_value", variable) is None
@@ -255,16 +266,12 @@ def put_in_state(model: Any, variable: Any, number: float) -> bool:
     copies = getattr(model, "_jax_state", None)
     if not copies or model._jax_state_synced or variable._layout is not None:
         return False
-    scopes = (frame.f_locals for frame in frames_around() if frame.f_code.co_name == "fit")
-    state = next(
-        (scope["state"] for scope in scopes if scope.get("self") is model and "state" in scope), ()
-    )
-    for group, values in zip(GROUPS_OF_LOOP["fit"], state, strict=False):
+    for owner, group, variables, values in taken_groups("fit"):
         # Keras restores the model from these copies, so both must have the number
         copy = copies.get(COPY_OF_GROUP.get(group))
-        if not copy:
+        if not copy or owner is not model:
             continue
-        for place, each in enumerate(variables_of_group(model, group)):
+        for place, each in enumerate(variables):
             if each is variable and isinstance(values, list):
                 # a NumPy array: the step converts it faster than we would here
                 values[place] = copy[place] = np.asarray(number, variable._dtype)
@@ -300,15 +307,11 @@ def keeping_weights(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
         try:
             return call(*args, **kwargs)
         except Exception:
-            for model, frame in running_methods(*GROUPS_OF_LOOP):
-                groups = GROUPS_OF_LOOP.get(frame.f_code.co_name, ())
-                state = frame.f_locals.get("state") or ()
-                for group, values in zip(groups, state, strict=False):
-                    variables = variables_of_group(model, group)
-                    for variable, value in zip(variables, values, strict=False):
-                        if variable._value is None:
-                            # not `assign`, which within a step writes to the step's state
-                            variable._value = value
+            for _, _, variables, values in taken_groups(*GROUPS_OF_LOOP):
+                for variable, value in zip(variables, values, strict=False):
+                    if variable._value is None:
+                        # not `assign`, which within a step writes to the step's state
+                        variable._value = value
             raise
 
     return call_keeping

@@ -389,24 +389,28 @@ class Promotion:
 
     def target_dtype(self, op: Op) -> str | None:
         """Return the dtype in which the library computes; None if it is not known."""
-        if self.floats:
-            return self.floats
         marks = self.marks[1:] if op.coerce == "where" else self.marks
-        if not any(mark.is_tensor for mark in marks):
+        if self.floats:
+            dtype = self.floats
+        elif any(mark.is_tensor for mark in marks):
+            dtype = self.types.common(marks)
+            if dtype and dtype not in (T, *FLOATS):
+                dtype = self._dtype_of_integers(op, marks, dtype)
+        else:
             # The dtype of a comparison of numbers tells nothing about the operands.
             is_known = self.types.expected != BOOL or all(mark.dtype == BOOL for mark in marks)
-            return (self.types.expected or None) if is_known else None
-        common = self.types.common(marks)
-        if not common or common in (T, *FLOATS):
-            return common or None
-        expected = self.types.expected
-        if op.coerce in ("where", "int") or op.integer is True:
-            if common == BOOL and op.coerce != "where":
-                return expected if expected in WHOLE else INT32
+            dtype = self.types.expected if is_known else ""
+        return dtype or None
+
+    def _dtype_of_integers(self, op: Op, marks: Sequence[Mark], common: str) -> str:
+        """Return the dtype of an op on integers or bools, whose common dtype this is."""
+        if op.coerce == "where":
             return common
-        if op.integer:  # computed wide, whatever dtype the result has
-            return str(op.integer)
-        return self.types.float_of(marks) or None
+        if op.coerce == "int" or op.integer is True:
+            whole = self.types.expected if self.types.expected in WHOLE else INT32
+            return whole if common == BOOL else common
+        # Some ops are computed wide, whatever dtype the result has; others in floats.
+        return str(op.integer) if op.integer else self.types.float_of(marks)
 
 
 # --- constants ------------------------------------------------------------------------------------

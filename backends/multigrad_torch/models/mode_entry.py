@@ -134,21 +134,23 @@ class ModeRoot(ActingByMode):
         mode = self.mode
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            is_again = not is_compiling() and is_second_run()
-            have_all_acted = mode.seen is None and not is_compiling() and not is_again
-            # Within an outer call of the model, or in a region whose first run was.
-            if is_entered(mode) or have_all_acted or not acts_here(self, args[0]):
+            if is_entered(mode):  # within an outer call of the model
                 return method(*args, **kwargs)
-            if is_again:
-                with mode:
-                    return method(*args, **kwargs)
             if is_compiling():
                 output = method(*args, **kwargs)
-            else:
+                check_met(mode)
+                return output
+            is_again = is_second_run()
+            have_all_acted = mode.seen is None and not is_again
+            # A region whose first run was within an outer call enters the mode by itself.
+            if have_all_acted or not acts_here(self, args[0]):
+                return method(*args, **kwargs)
+            if not is_again:
                 mode.start((args, kwargs))
-                with mode:  # calls outside the methods of modules are noted, too
-                    output = method(*args, **kwargs)
-            check_met(mode)
+            with mode:  # calls outside the methods of modules are noted, too
+                output = method(*args, **kwargs)
+            if not is_again:
+                check_met(mode)
             return output
 
         return forward
