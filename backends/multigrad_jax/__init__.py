@@ -99,7 +99,7 @@ backend = Backend(
     models=Models(
         override=late_function("multigrad_jax.models.override:override_calls"),
         is_operation=late_function("multigrad_jax.models.operations:is_operation"),
-        kept_by_call=models.kept_by_call,
+        kept_by_call=late_function("multigrad_jax.models.layer_memory:kept_by_call"),
         leaves=models.leaves,
     ),
     modes=Modes(
