@@ -17,6 +17,7 @@ import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -121,20 +122,7 @@ def find_with_inputs(
     # Else a Function stays in the forms in which it was called.
     if not (words or is_foreign or uncalled or (is_function and (dtype or known is None))):
         return obj, [*(stated or ())], ""
-    signature = function.parameters if locked else None
-    parameters = signature.parameters.values() if signature else ()
-    positional = [p for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD]
-
-    def as_locked(inputs: Sequence[Any]) -> list[Any]:
-        pairs = [*itertools.zip_longest(positional, inputs)]
-        # A last argument that the lock lacks had its default; None: one of `*args`.
-        while pairs and (p := pairs[-1][0]) and p.name not in locked and p.default is not p.empty:
-            pairs.pop()
-        return [
-            each if p is None or (value := locked.get(p.name, ...)) is ... else value
-            for p, each in pairs
-        ]
-
+    as_locked = partial(put_locked, function, locked)
     run_original = lambda fn, inputs: run_where_it_ends(fn, as_locked(inputs))
     try:
         source, inputs = choose_inputs(
@@ -148,15 +136,38 @@ def find_with_inputs(
     try:
         if uncalled and not (words or stated):
             run_original(function, inputs)  # as where they are tried with the Function itself
-        # The first call captures the graph.
-        function(*inputs)
-        if dtype:
-            owners = filter(None, map(owner_of, inputs))
-            run(function, next(owners, None) or load_backend("numpy"), inputs)
+        capture_with(function, inputs, runs_gradient=bool(dtype))
     except Exception as error:  # of the framework, too
         reason = "; ".join([brief(error).rstrip("."), *number_hints(words or ())])
         raise MultigradError(f"{name} does not run: {reason}") from error
     return function, inputs, source
+
+
+def put_locked(
+    function: Function[..., Any], locked: Mapping[str, Any], inputs: Sequence[Any]
+) -> list[Any]:
+    """Return the inputs with the arguments that a lock holds in their places."""
+    signature = function.parameters if locked else None
+    parameters = signature.parameters.values() if signature else ()
+    positional = [p for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD]
+    pairs = [*itertools.zip_longest(positional, inputs)]
+    # A last argument that the lock lacks had its default; None: one of `*args`.
+    while pairs and (p := pairs[-1][0]) and p.name not in locked and p.default is not p.empty:
+        pairs.pop()
+    return [
+        each if p is None or (value := locked.get(p.name, ...)) is ... else value
+        for p, each in pairs
+    ]
+
+
+def capture_with(
+    function: Function[..., Any], inputs: Sequence[Any], *, runs_gradient: bool
+) -> None:
+    """Call a Function once, which captures its graph; with its gradient if it has to run, too."""
+    function(*inputs)
+    if runs_gradient:
+        owners = filter(None, map(owner_of, inputs))
+        run(function, next(owners, None) or load_backend("numpy"), inputs)
 
 
 def find_forward(word: str) -> Any:

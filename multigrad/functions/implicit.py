@@ -20,7 +20,7 @@ from ..backend.values import is_float_tensor
 from ..capture import capture_options
 from ..capture.copies.run_or_import import run_written_in
 from ..capture.user_code.signature import name_of
-from ..errors import GradientError, RuleValueError, suggest
+from ..errors import GradientError
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.class_bases import cached_property
 from ..graph.support.params import P, R
@@ -33,10 +33,8 @@ from .calls.recipe import Options, Recipe, Recorded, library_of
 from .custom_gradient import function, refuse_class, refuse_rule
 from .function import Function
 from .implicit_backward import (
-    WAYS,
     EquationResidual,
     LinearSolver,
-    accepted,
     eps_of,
     flat_tree,
     recipe_of_linear_system,
@@ -144,19 +142,9 @@ def implicit(
     for each in (residual, solver):
         refuse_class(each)
         refuse_rule(each)
-    if solve not in WAYS:
-        ways = ", ".join(map(repr, WAYS))
-        raise RuleValueError(f"no way to solve {solve!r}{suggest(solve, WAYS)}; there are {ways}")
-    for name, value in (("tol", tol), ("accept", accept), ("maxiter", maxiter)):
-        if value is not None and not value > 0:
-            raise RuleValueError(f"{name} is a number above zero, not {value!r}")
-    equation = Equation(
-        residual_of(residual, capture_options(None, None, dialect).library),
-        solver,
-        how=LinearSolver(solve, tol, maxiter),
-        accept=accept,
-        name=name_of(solver),
-    )
+    how = LinearSolver(solve, tol, maxiter, accept)
+    library = capture_options(None, None, dialect).library
+    equation = Equation(residual_of(residual, library), solver, how, name_of(solver))
     return Implicit(equation.recipe(), solver, prove=False)
 
 
@@ -204,7 +192,6 @@ class Equation:
     residual: EquationResidual
     solver: Callable[..., Any]
     how: LinearSolver
-    accept: float | None
     name: str
 
     @property
@@ -299,7 +286,7 @@ class Equation:
         if any(map(backend.tensors.is_traced, flat_tree((x, left)))):
             return
         size, reach = (largest_in(backend, tree) for tree in (left, x))
-        accept = accepted(self.accept, eps_of(dtype_name(flat_tree(x)[0].dtype)))
+        accept = self.how.accepted(eps_of(dtype_name(flat_tree(x)[0].dtype)))
         if size > accept * (1 + reach):
             raise GradientError(
                 f"{self.subject} did not converge: the largest number in the residual is "
@@ -337,8 +324,7 @@ class Equation:
         adjoint = AdjointEquation(
             transposed(self.residual),
             solver=self.find_adjoint,
-            how=self.how,
-            accept=np.inf,
+            how=replace(self.how, accept=np.inf),
             name=f"{self.name}'s backward",
             of=self,
         )
@@ -363,7 +349,7 @@ class Equation:
 
     @cached_property
     def linear_system(self) -> Any:
-        recipe = recipe_of_linear_system(self.residual, self.name, self.how, self.accept)
+        recipe = recipe_of_linear_system(self.residual, self.name, self.how)
         return Function(recipe, prove=False)
 
     def find_adjoint(

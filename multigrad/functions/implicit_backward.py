@@ -17,7 +17,7 @@ import numpy as np
 
 from ..capture.copies.run_or_import import run_written_in
 from ..capture.meanings.loops import as_tensor, guess_dtype, record_loop
-from ..errors import GradientError
+from ..errors import GradientError, RuleValueError, suggest
 from ..graph.ir.types import FLOATS_OF_16_BITS, T, is_float
 from ..graph.support.trees import optree
 from ..trace.derived.derivatives import accumulate_all
@@ -69,9 +69,7 @@ def transposed(of: EquationResidual) -> EquationResidual:
 
 
 # --- backward, captured ---------------------------------------------------------------------------
-def recipe_of_linear_system(
-    residual: EquationResidual, name: str, how: LinearSolver, accept: float | None
-) -> Recipe:
+def recipe_of_linear_system(residual: EquationResidual, name: str, how: LinearSolver) -> Recipe:
     """Return the recipe of `(u, x, args, kwargs) -> (w, iterations, error, size, is_solved)`.
 
     `size` is the largest number in the residual. Where it is not solved, w is NaN.
@@ -92,8 +90,8 @@ def recipe_of_linear_system(
         vector, turns, error, is_solved = solve_linear(trace, action, b, how, eps)
         size = largest(residual_leaves)
         # It is infinite in the systems of higher derivatives, whose solution is checked here.
-        if accept != np.inf:
-            limit = (1.0 + largest(unknowns)) * accepted(accept, eps)
+        if how.accept != np.inf:
+            limit = (1.0 + largest(unknowns)) * how.accepted(eps)
             is_solved = xp.logical_and(is_solved, xp.less_equal(size, limit))
         w = unflat(xp.where(is_solved, vector, np.nan), unknowns)
         report = (w, turns, error, size, is_solved)
@@ -152,18 +150,27 @@ def eps_of(dtype: str) -> float:
     return float(np.finfo("float32" if dtype in FLOATS_OF_16_BITS else dtype).eps)
 
 
-def accepted(accept: float | None, eps: float) -> float:
-    return eps ** (1 / 3) if accept is None else accept
-
-
 # --- the linear system ----------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class LinearSolver:
-    """How systems are solved: by a name in `WAYS`, with `tol` and `maxiter` of `xg.implicit`."""
+    """How systems are solved, by a name in `WAYS`; the numbers are those of `xg.implicit`."""
 
     way: str
     tol: float | None
     maxiter: int
+    accept: float | None
+
+    def __post_init__(self) -> None:
+        if self.way not in WAYS:
+            ways = f"{suggest(self.way, WAYS)}; there are {', '.join(map(repr, WAYS))}"
+            raise RuleValueError(f"no way to solve {self.way!r}{ways}")
+        for name in ("tol", "accept", "maxiter"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise RuleValueError(f"{name} is a number above zero, not {value!r}")
+
+    def accepted(self, eps: float) -> float:
+        return eps ** (1 / 3) if self.accept is None else self.accept
 
 
 def solve_linear(

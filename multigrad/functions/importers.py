@@ -100,16 +100,21 @@ def convert(obj: Any, *, to: str | None = None, capture: Capture | None = None) 
                 "takes prove and copies alone"
             )
         return as_function(home.name, obj, recipe, options.prove, options.copies)
-    if not isinstance(obj, type) and find_custom(type(obj)) is not None:
-        raise RuleTypeError(
-            f"{named(obj)} is an object of a custom gradient's class: give the class itself"
-        )
+    refuse_other_class(obj)
+    return function(obj, capture=options)
+
+
+def refuse_other_class(obj: Any) -> None:
+    """Raise for a class that is no custom gradient, and for an object of one that is."""
     if isinstance(obj, type):
         raise RuleTypeError(
             f"the class {obj.__name__!r} is not a custom gradient like a torch.autograd.Function; "
             "give an object of it, which is called, or a method"
         )
-    return function(obj, capture=options)
+    if find_custom(type(obj)) is not None:
+        raise RuleTypeError(
+            f"{named(obj)} is an object of a custom gradient's class: give the class itself"
+        )
 
 
 def named(obj: Any) -> str:

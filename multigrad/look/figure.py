@@ -231,21 +231,12 @@ def heatmap(
             f"relevance has {len(heat)} maps of {heat.shape[1:]}, and image {len(images)} of "
             f"{images.shape[1:3]}: both are {SHAPES[channels]}, with channels={channels!r}"
         )
-    titles = [titles] if isinstance(titles, str) else titles
-    names = [""] * len(heat) if titles is None else [str(each) for each in titles]
-    if len(names) != len(heat):
-        raise RuleValueError(f"{len(names)} titles for {len(heat)} maps")
+    names = read_titles(titles, len(heat))
     if limit is not None and not 0 < limit < math.inf:
         raise RuleValueError(f"limit is a number above 0, got {limit!r}")
-    if ax is not None and len(heat) != 1:
-        raise RuleValueError(f"ax is the axes of one map, and relevance has {len(heat)}")
-    if ax is not None and not hasattr(ax, "imshow"):
-        raise RuleTypeError(
-            f"ax is the axes of one map, got {type(ax).__name__}: give one of them, such as axes[0]"
-        )
     if signed not in (None, True, False):
         raise RuleTypeError(f"signed is True, False or None, got {signed!r:.40}")
-    places = [ax] if ax is not None else make_grid(len(heat), columns, heat.shape[1:])
+    places = make_grid(len(heat), columns, heat.shape[1:]) if ax is None else [one_map(ax, heat)]
     is_signed = bool((heat < 0).any()) if signed is None else signed
     cmap = cmap or (SIGNED if is_signed else UNSIGNED)
     opaque = (1.0 if images is None else 0.6) if alpha is None else alpha
@@ -257,6 +248,25 @@ def heatmap(
         place.set(xticks=[], yticks=[])
         place.set_title(names[i], fontsize="medium")
     return np.array(places, object) if np.ndim(relevance) == 4 else places[0]
+
+
+def read_titles(titles: Any, count: int) -> list[str]:
+    titles = [titles] if isinstance(titles, str) else titles
+    names = [""] * count if titles is None else [str(each) for each in titles]
+    if len(names) != count:
+        raise RuleValueError(f"{len(names)} titles for {count} maps")
+    return names
+
+
+def one_map(ax: Any, heat: Array) -> Any:
+    """Return axes, if they are those of one map and there is one."""
+    if len(heat) != 1:
+        raise RuleValueError(f"ax is the axes of one map, and relevance has {len(heat)}")
+    if not hasattr(ax, "imshow"):
+        raise RuleTypeError(
+            f"ax is the axes of one map, got {type(ax).__name__}: give one of them, such as axes[0]"
+        )
+    return ax
 
 
 def refuse_unclear(shape: tuple[int, ...]) -> None:

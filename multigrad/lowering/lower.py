@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import builtins
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -142,13 +142,7 @@ def lower_graphs(
         cuts.anywhere,
         lowering.author_params if checks else None,
     )
-    names = zip(author_names, (*graphs.inputs, *graphs.params), strict=True)
-    fact_checks = {
-        own: lowering.emission.bind(f"check_{own}", fact_check(graphs.name, name, asked[name]))
-        for name, own in names
-        if name in asked
-    }
-    bound_checks = replace(bound_checks, facts=fact_checks)
+    bound_checks = replace(bound_checks, facts=_bind_facts(lowering, author_names, asked))
     tangent = _emit_tangent(lowering, cuts.anywhere, bound_checks) if forward_mode else None
     emitted = Emitted(
         origin=_origin(lowering, cuts),
@@ -266,6 +260,19 @@ def _check_dtypes(lowering: Lowering, code: Code, fast: Code) -> tuple[Code, Cod
         return replace(code, forward=begin(code.forward), whole=whole)
 
     return checked(code), checked(fast)
+
+
+def _bind_facts(
+    lowering: Lowering, author_names: Sequence[str], asked: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Bind the checks of what is asked of arguments; return their names by the emitted ones."""
+    graphs, bind = lowering.graphs, lowering.emission.bind
+    names = zip(author_names, (*graphs.inputs, *graphs.params), strict=True)
+    return {
+        own: bind(f"check_{own}", fact_check(graphs.name, name, asked[name]))
+        for name, own in names
+        if name in asked
+    }
 
 
 def _emit_tangent(lowering: Lowering, cut: ResidualCut, checks: Checks) -> Body:

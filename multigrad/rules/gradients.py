@@ -121,16 +121,7 @@ def apply_to_gradients(
         raise unknown_keyword_error(apply_to_gradients, "apply_to_gradients", rule, others)
     new_grads: Any
     if tasks:
-        if over is not None or axis_name is not None:
-            raise RuleError(
-                "apply_to_gradients with tasks=True takes whole gradients, and was given over= or "
-                "axis_name=: gather the parts first, or add them up (xg.xp.all_gather, all_sum)"
-            )
-        if in_place:
-            raise RuleError(
-                "apply_to_gradients with tasks=True makes one gradient of several, so none of them "
-                "has a place for it: leave in_place out"
-            )
+        refuse_with_tasks(over is not None or axis_name is not None, in_place)
         new_grads = combine(grads, rule, params, key)
     else:
         if isinstance(rule, str) and rule in TASK_RULES and rule not in registry.rules():
@@ -323,6 +314,19 @@ def fold_step(key: Any, count: Any) -> Any:
 # What such a rule sees is the matrix of scalar products of the tasks' gradients, over all their
 # tensors, however many these are. It is a Function of that, the same on every framework.
 # Such a rule is `(products, **params) -> weights`, with a weight for each task.
+def refuse_with_tasks(are_parts: bool, in_place: bool) -> None:
+    if are_parts:
+        raise RuleError(
+            "apply_to_gradients with tasks=True takes whole gradients, and was given over= or "
+            "axis_name=: gather the parts first, or add them up (xg.xp.all_gather, all_sum)"
+        )
+    if in_place:
+        raise RuleError(
+            "apply_to_gradients with tasks=True makes one gradient of several, so none of them "
+            "has a place for it: leave in_place out"
+        )
+
+
 def find_task_rule(rule: Any) -> Function[..., Any]:
     names = ", ".join(sorted(TASK_RULES))
     if isinstance(rule, str):

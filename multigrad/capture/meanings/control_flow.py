@@ -131,18 +131,13 @@ def scan(
         output_trees[:] = [output_tree]
         return leaves_after, outputs
 
-    results = (
-        _scan_arrays(leaves, rows, turn, reverse)
-        if trace is None
-        else record_turns(
-            trace,
-            leaves,
-            [x if isinstance(x, Value) else trace.value(lift(trace, x)) for x in rows],
-            turn=turn,
-            reverse=reverse,
-            keep_every=keep_every,
+    if trace is None:
+        results = _scan_arrays(leaves, rows, turn, reverse)
+    else:
+        values = [x if isinstance(x, Value) else trace.value(lift(trace, x)) for x in rows]
+        results = record_turns(
+            trace, leaves, values, turn=turn, reverse=reverse, keep_every=keep_every
         )
-    )
     count = len(leaves)
     carry = optree.tree_unflatten(tree, results[:count])
     return carry, optree.tree_unflatten(output_trees[-1], results[count:])
