@@ -89,6 +89,16 @@ def test_a_page_or_file_that_a_docstring_or_an_error_names_is_there() -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("name", ["start_here.md", "architecture.md", "state.md"])
+def test_a_source_file_that_a_page_for_contributors_names_is_there(name: str) -> None:
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w/]+\.py)`", text))
+    tops = ("multigrad", "backends", "tests", "tools", "examples")
+    paths = [path.as_posix() for top in tops for path in (ROOT / top).rglob("*.py")]
+    assert named
+    assert sorted(file for file in named if not any(p.endswith(f"/{file}") for p in paths)) == []
+
+
 def test_the_navigation_has_at_most_six_tabs() -> None:
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     tabs = re.findall(r"^  - (.+?):", config.partition("\nnav:")[2], re.MULTILINE)

@@ -112,8 +112,6 @@ QUESTIONS = {
     "second derivative": "has the right second derivative",
 }
 GAINS_HEADER = ("on torch", "as published", "`@xg.convert`")
-BEGIN = "<!-- Written by `tools/write_pages.py`. -->\n"
-END = "<!-- To here. -->\n"
 
 Answers = dict[str, list[str]]
 
@@ -148,11 +146,3 @@ def say_lost() -> str:
     }
     words = [f"{count} lose `{question}`" for question, count in lost.items() if count]
     return f"A capability lost by conversion raises an error: {', '.join(words)}." if words else ""
-
-
-def fill_gains(text: str, block: str) -> str:
-    """Return a page with what stands between its two marks written anew."""
-    before, mark, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert mark and end, "README has lost the marks of its table"
-    return f"{before}{BEGIN}{block}\n{END}{after}"

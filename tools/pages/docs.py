@@ -26,12 +26,11 @@ from .conversions import (
     count_by,
     count_equal,
     count_gains,
-    fill_gains,
     read_gains,
     read_rows,
     say_lost,
 )
-from .markdown import bullets, code, page, table
+from .markdown import bullets, code, fill, page, table
 
 # A stranger's backend has docs of its own.
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")
@@ -53,7 +52,7 @@ def write_docs(folder: Path) -> Iterator[str]:
 
 
 def render_readme(text: str) -> str:
-    return fill_gains(text, render_gains())
+    return fill(text, render_gains())
 
 
 def render_gains() -> str:
@@ -512,5 +511,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "laws.md": render_laws,
     "known_faults.md": lambda: page("Known faults of frameworks", *audits.known_fault_parts()),
     "reference/command.md": render_command,
+    "start_here.md": first_call.render_start_here,
     "first_call.md": lambda: page("One first call, file by file", first_call.render_first_call()),
 }

@@ -1,4 +1,6 @@
-"""The page of one first call, file by file: what runs when an activation first meets a tensor."""
+"""The pages that lead through the code: one first call, file by file, what runs when an activation
+first meets a tensor; and the files to read first, which the titles of the 300 lines name.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,11 +18,15 @@ from typing import Any
 
 import multigrad as xg
 
+from .markdown import fill, table
+
 ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "examples" / "multigrad_in_300_lines.py"
 INTRODUCTION = """\
 After `act = xg.activation("Heaviside", "triangular")`, a first `act(x)` on a torch tensor enters
 the {} files below, here in the order in which it enters them, each once, by room, with the first
-sentence of its docstring. [Architecture](architecture.md) follows the same call in six steps.
+sentence of its docstring. [Start here](start_here.md#follow-one-call) follows the same call in
+six steps.
 
 A second call enters only {}.
 """
@@ -65,10 +72,24 @@ def trace(step: Callable[[], Any]) -> list[str]:
 
 
 def describe(name: str) -> str:
-    folder = "backends" if name.startswith("multigrad_") else "multigrad"
-    docstring = ast.get_docstring(ast.parse((ROOT / folder / name).read_text())) or ""
+    return f"    - `{name.partition('/')[2]}`: {first_sentence(name)}"
+
+
+def first_sentence(name: str) -> str:
+    """Return the first sentence of the docstring of a file or a package."""
+    path = ROOT / ("backends" if name.startswith("multigrad_") else "multigrad") / name
+    path = path / "__init__.py" if path.is_dir() else path
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     sentence = " ".join(docstring.split("\n\n")[0].split()).partition(". ")[0]
-    return f"    - `{name.partition('/')[2]}`: {sentence.rstrip('.:;')}."
+    return f"{sentence.rstrip('.:;')}."
+
+
+def render_start_here() -> str:
+    titles = re.findall(r"^# --- (\w+): (.*?)\. Beyond", MODEL.read_text("utf-8"), re.MULTILINE)
+    files = [(section, name) for section, names in titles for name in names.split(", ")]
+    rows = [(section, f"`{name}`", first_sentence(name)) for section, name in files]
+    page = ROOT / "docs" / "start_here.md"
+    return fill(page.read_text("utf-8"), table(("section", "file", "what it is"), rows))
 
 
 def render_first_call() -> str:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+BEGIN = "<!-- Written by `tools/write_pages.py`. -->\n"  # and by hand around this part
+END = "<!-- To here. -->\n"
 NOTICE = "<!-- Written by `tools/write_pages.py`; its sentences are in `tools/pages/`. -->"
 
 
 def page(title: str, *parts: str) -> str:
     return "\n\n".join([f"# {title}", NOTICE, *parts]) + "\n"
+
+
+def fill(text: str, part: str) -> str:
+    """Return a page that is written by hand with the part between its two marks written anew."""
+    before, mark, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    assert mark and end, "the page has lost the marks of its written part"
+    return f"{before}{BEGIN}{part}\n{END}{after}"
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
