@@ -197,7 +197,6 @@ class Template:
         positions: of the numbers among its values; None: only the first numbers can be had of it.
         is_in_order: whether the numbers are all its values, as they come.
         known: what was put in force, by its floats. Zeros are missing, as 0.0 equals -0.0.
-        met_once: floats that are remembered if they come again: those of a schedule do not.
     """
 
     epoch: int
@@ -206,7 +205,6 @@ class Template:
     positions: tuple[int, ...] | None
     is_in_order: bool
     known: dict[tuple[float, ...], ActiveRules] = field(default_factory=dict)
-    met_once: set[tuple[float, ...]] = field(default_factory=set)
 
     def put_in_force(self, numbers: tuple[Any, ...]) -> ActiveRules | None:
         """Return the active rules with new numbers; None: look up, which says what is wrong."""
@@ -233,12 +231,7 @@ class Template:
         in_force = renew(values, token)
         active = ActiveRules(in_force, in_force, token)
         if are_floats:
-            if numbers in self.met_once:
-                self.remember(numbers, active)
-            else:
-                if len(self.met_once) >= MOST_NUMBERS:
-                    self.met_once.clear()
-                self.met_once.add(numbers)
+            self.remember(numbers, active)
         return active
 
     def _take_schedules(self, values: tuple[Any, ...]) -> None:

@@ -115,33 +115,28 @@ class RuleInForce:
 
     def graph(self) -> Graph:
         """Return the rule's graph with the params' own values where the rule branches on them."""
-        facts: dict[str, Any] = {}
-        while True:
-            try:
-                return self.specialization.graph(True, facts)
-            except NeedsConcrete as need:
-                facts |= self.specialization.without_call(need.facts)
-                names = [f.removeprefix("param:") for f in need.facts if f not in facts]
-                params = self._given()
-                if not params.keys() >= set(names):
-                    raise
-                facts.update({f"param:{name}": settle(params[name]) for name in names})
+        return self._find_graph(True, {})[0]
 
     def likely_graph(self, has_tin: bool) -> tuple[Graph | None, dict[str, Any]]:
         """Return the rule's graph for a likely input and the facts it needed; None: no graph."""
+        try:
+            return self._find_graph(has_tin, LIKELY)
+        # What is known at run time only, the application says; or it runs as it is.
+        except (NeedsConcrete, TraceError):
+            return None, {}
+
+    def _find_graph(self, has_tin: bool, known: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
+        known = {**known, **{f"param:{name}": value for name, value in self._given().items()}}
         facts: dict[str, Any] = {}
-        likely = {**LIKELY, **{f"param:{name}": value for name, value in self._given().items()}}
         while True:
             try:
                 return self.specialization.graph(has_tin, facts), facts
             except NeedsConcrete as need:
                 facts |= self.specialization.without_call(need.facts)
                 for fact in set(need.facts) - facts.keys():
-                    facts[fact] = read_number(likely[fact])
-                    if facts[fact] is None:  # known at run time only: the application says so
-                        return None, facts
-            except TraceError:  # it runs as it is, on the numbers that it expects
-                return None, facts
+                    facts[fact] = read_number(known.get(fact))
+                    if facts[fact] is None:
+                        raise
 
     def tensor_params(self) -> tuple[str, ...]:
         """Return the run-time params that may be tensors: no Python code looks at them."""
