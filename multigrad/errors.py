@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from typing import Any, Self, TypeVar
 
 
 class MultigradError(Exception):

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
@@ -24,10 +25,6 @@ FILES = {
 
 def read_table() -> dict[str, dict[str, str]]:
     """Read which tests of each framework are known to fail, with the reasons."""
-    if sys.version_info < (3, 11):
-        import tomli as tomllib
-    else:
-        import tomllib
     return tomllib.loads(TABLE.read_text())
 
 

@@ -6,7 +6,7 @@ optax is imported when a transformation is made, and only then.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Never
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,6 @@ from multigrad.rules.model.rule_application import apply_rule as apply_to_tensor
 from multigrad.trace.active_rules import Counter, KeySource, normalize_key
 
 from . import compile
-
-if TYPE_CHECKING:
-    from typing_extensions import Never
 
 Tensor = Any
 

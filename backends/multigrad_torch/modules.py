@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Never, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -25,10 +25,6 @@ from multigrad.trace.active_rules import settle
 from .attach.attach import tracing_state, warn_of_trace
 from .compile.checkpoint_regions import call_noted, is_forward_mode_enabled, top_hooks
 from .compile.compile import ACTIVATIONS
-
-if TYPE_CHECKING:
-    from typing_extensions import Never
-
 
 Tensor: TypeAlias = torch.Tensor
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,9 +14,6 @@ from multigrad.command.options import make_bar
 
 from .results import Results
 from .runs import Doing, Event, Gap, Imported, Outcome, Run
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # Seconds of silence in a pipe or a log before it hears what goes on. The import of PyTorch
 # holds the interpreter, and the thread that would speak, for up to 1.2 s.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Sequence
-from enum import Enum
+from enum import StrEnum
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 INDENT, WIDEST = 4, 100  # of lists of rules
 
 
-class Float(str, Enum):
+class Float(StrEnum):
     """The values of --dtype."""
 
     float16 = "float16"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import typer
 import typer.core
@@ -32,9 +32,6 @@ from rich.progress import Progress as Bar
 import multigrad as xg
 from multigrad.command import STOPPED
 from multigrad.errors import MultigradError, closest
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 FAILED, MISUSED = 1, 2
 Item = TypeVar("Item")

@@ -11,13 +11,10 @@ import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from multigrad.errors import MultigradError
 from multigrad.look.convert import brief
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 CALM = 5.0  # seconds in which a process that was told to end does
 START = 600.0  # seconds for what each process does first, such as to import a framework

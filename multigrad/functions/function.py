@@ -19,7 +19,7 @@ import types
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Never, Self, TypeAlias, TypeVar
 
 from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.dialect import load_dialects
@@ -40,10 +40,6 @@ from .documents.format import unseal
 from .documents.functions import SavedFunction, decode_function, recipe_of_document
 from .entries import Entries
 from .saving import encode_function
-
-if TYPE_CHECKING:
-    from typing_extensions import Never, Self
-
 
 Tensor = Any
 F = TypeVar("F", bound="Function")

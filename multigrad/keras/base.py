@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import keras
 
@@ -34,9 +34,6 @@ from .compiled_steps import (
     renew_steps,
 )
 from .config import read_backend
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Tensor = Any
 VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)

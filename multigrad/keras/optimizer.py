@@ -8,7 +8,7 @@ clipping, averages) stays with the inner optimizer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Never
 
 import keras
 import numpy as np
@@ -26,9 +26,6 @@ from ..trace.active_rules import Moving, settle
 from .compiled_steps import BACKEND, opaque, read_number, read_value
 from .config import describe_params, describe_rule, read_both
 from .params import RuleParams, common_defaults
-
-if TYPE_CHECKING:
-    from typing_extensions import Never
 
 Tensor = Any
 

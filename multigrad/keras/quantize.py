@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
@@ -31,9 +31,6 @@ from ..rules.estimators.quantizers import (
 from .base import explaining, naming_options
 from .compiled_steps import in_symbolic_scope, keeping_weights
 from .config import choices_of, describe_function, read_function
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Tensor = Any
 value_of: Any = keras.Variable.value.fget

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Never
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from ..rules.model.lookup import unknown_keyword_error
 from .curves import Curve, Picture, describe_value
 from .pictures import make_picture
 from .subject import as_array
-
-if TYPE_CHECKING:
-    from typing_extensions import Never
 
 Axes = Any
 # Told apart by readers with color vision deficiency (Okabe and Ito, 2008), on light and on dark.

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, Protocol, Self, TypeAlias, TypeVar, overload
 
 from ..backend.discovery import in_use, refuse_unusable
 from ..errors import RuleTypeError, RuleValueError
@@ -21,9 +21,6 @@ from ..rules.model.rule import Rule
 from .attribution.composites import Composite
 from .override import Overridden, override
 from .selectors import Row
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["attach", "quantize"]
 

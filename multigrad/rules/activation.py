@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar
 
 from ..backend.contract import Backend
 from ..backend.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
@@ -40,8 +40,6 @@ from . import model
 from .model.rule_names import Epoch, find_forward
 
 if TYPE_CHECKING:
-    from typing_extensions import Never
-
     from ..functions.calls.binding import Entry
     from .model.rule import Rule
     from .model.rule_in_force import RuleInForce

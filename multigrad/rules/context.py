@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias, TypeVar, get_args
 
 from ..backend.compiler_events import (
     Leave,
@@ -45,8 +45,6 @@ from .model.rule_in_force import RuleInForce, tokens_of
 from .model.rule_names import get
 
 if TYPE_CHECKING:
-    from typing_extensions import Never, Self
-
     from ..trace.active_rules import key_token
 
 __all__ = [

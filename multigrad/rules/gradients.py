@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, Literal, Never, TypeVar, overload
 
 import numpy as np
 
@@ -30,9 +30,6 @@ from .context import CURRENT, EMPTY, RuleInForce, apply_now
 from .model.lookup import unknown_keyword_error, with_choices
 from .model.rule import Rule
 from .model.rule_application import apply_rule, apply_to_many
-
-if TYPE_CHECKING:
-    from typing_extensions import Never
 
 T = TypeVar("T")
 Tensor = Any

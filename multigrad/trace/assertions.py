@@ -64,15 +64,13 @@ class Limits:
 
 # --- assertions, by the bytecode that follows a test ----------------------------------------------
 OWN = __name__.partition(".")[0]
-HAS_TABLE = hasattr(CodeType, "co_exceptiontable")  # Python 3.11 and later
 MOST_INSTRUCTIONS = 400  # of a branch that ends in `raise`
 # Names of instructions, of all versions of Python.
 SKIPPED = ("CACHE", "EXTENDED_ARG", "NOT_TAKEN")
 RAISES = ("RAISE_VARARGS", "RERAISE")
-MATCHES = ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "JUMP_IF_NOT_EXC_MATCH")
+MATCHES = ("CHECK_EXC_MATCH", "CHECK_EG_MATCH")
 RETURNS = ("RETURN_VALUE", "RETURN_CONST", "RETURN_GENERATOR", "YIELD_VALUE", "SEND")
 JUMPS = frozenset(dis.opname[code] for code in (*dis.hasjrel, *dis.hasjabs))
-CALLS = ("CALL", "CALL_FUNCTION", "CALL_METHOD")  # the last two before Python 3.11
 LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_COMMON_CONSTANT")
 INNER_LOADS = ("LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_METHOD")
 # Exceptions that Python itself catches: at the end of a sequence, for a missing attribute.
@@ -187,7 +185,7 @@ def is_searched(frame: FrameType) -> bool:
     # Without it: test_a_word_in_none_or_all_is_known is refused.
     rows, position = _find(frame.f_code, frame.f_lasti)
     calls = [row for row in rows[position : position + 6] if row.opname != "PRECALL"][:3]
-    names = ["CALL" if row.opname in CALLS else row.opname for row in calls]
+    names = [row.opname for row in calls]
     return names == ["CALL", "CALL", "CONTAINS_OP"] and {row.arg for row in calls[:2]} == {1}
 
 
@@ -195,7 +193,7 @@ def _is_call(rows: Sequence[dis.Instruction], position: int, name: str, count: i
     # Walks back along the stack effects to the load of the called function; None: one in Python, of
     # any count, that may be a method or a name of the function around it.
     call, loads = rows[position], LOADS if count is not None else (*LOADS, *INNER_LOADS)
-    if call.opname not in CALLS or (count is not None and call.arg != count):
+    if call.opname != "CALL" or (count is not None and call.arg != count):
         return False
     count = call.arg or 0
     height = 0
@@ -269,38 +267,26 @@ def is_caught(frame: FrameType) -> bool:
 def _catches(code: CodeType, at_offset: int) -> bool:
     # An `except` around the instruction, or a context manager that may swallow exceptions.
     rows = _instructions(code)
-    entries = _protected_ranges(code, rows)
+    # The protected ranges and their handlers.
+    entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
     offsets, visited = [at_offset], set[int]()
     while offsets:  # a handler that re-raises does so within the handlers around it
         offset = offsets.pop()
-        for start, end, target in entries:
-            if start <= offset < end and target not in visited:
-                visited.add(target)
-                if _may_go_on(code, rows, target):
+        for entry in entries:
+            if entry.start <= offset < entry.end and entry.target not in visited:
+                visited.add(entry.target)
+                if _may_go_on(rows, entry.target):
                     return True
-                offsets.append(target)
+                offsets.append(entry.target)
     return False
 
 
-def _protected_ranges(
-    code: CodeType, rows: Sequence[dis.Instruction]
-) -> list[tuple[int, int, int]]:
-    # The protected ranges and their handlers. Before Python 3.11 block instructions give them: all
-    # up to the handler counts as within the block.
-    if not HAS_TABLE:
-        setups = [row for row in rows if row.opname.startswith("SETUP_")]
-        return [(row.offset, row.argval, row.argval) for row in setups]
-    entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
-    return [(entry.start, entry.end, entry.target) for entry in entries]
-
-
-def _may_go_on(code: CodeType, rows: Sequence[dis.Instruction], offset: int) -> bool:
+def _may_go_on(rows: Sequence[dis.Instruction], offset: int) -> bool:
     # Whether code that runs after an exception may go on without it.
     following = iter([row for row in rows if row.offset >= offset])
-    if HAS_TABLE:
-        first = next(following, None)
-        if first is None or first.opname != "PUSH_EXC_INFO":
-            return False  # the cleanup at the end of a handler
+    first = next(following, None)
+    if first is None or first.opname != "PUSH_EXC_INFO":
+        return False  # the cleanup at the end of a handler
     for row in following:
         if row.opname in (*MATCHES, "POP_EXCEPT", *RETURNS):
             return True
@@ -317,7 +303,7 @@ def _lets_exceptions_pass(rows: Sequence[dis.Instruction]) -> bool:
     for row in rows:
         if row.opname in (*LOADS, "LOAD_ATTR", "LOAD_METHOD") and row.argval in PASSING:
             is_passing = True
-        elif row.opname in ("BEFORE_WITH", "LOAD_SPECIAL", "SETUP_WITH"):
+        elif row.opname in ("BEFORE_WITH", "LOAD_SPECIAL"):
             if not is_passing:
                 return False
         elif row.opname.startswith("STORE_") or row.opname == "POP_TOP":

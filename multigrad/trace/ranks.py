@@ -249,10 +249,7 @@ def name_rank(error: BaseException, doing: str = "") -> None:
     if CHECKED and group.waits:
         number, _ = current_step(group, ends=True)
         text += "; " + exchange(group, number, describe_end(group, number, error), 0.0)
-    if sys.version_info >= (3, 11):
-        error.add_note(text)
-    else:
-        error.args = (f"{error.args[0]}\n{text}" if error.args else text, *error.args[1:])
+    error.add_note(text)
 
 
 def tell_end() -> None:

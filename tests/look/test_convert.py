@@ -9,6 +9,7 @@ import dataclasses
 import importlib.util
 import json
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -301,7 +302,6 @@ def test_the_corpus_has_a_verdict_of_each_row_and_none_that_is_a_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root = Path(__file__).parents[2]
-    tomllib = pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
     from pages.conversions import read_rows
 
     monkeypatch.chdir(root)
@@ -326,7 +326,6 @@ def test_the_corpus_has_a_verdict_of_each_row_and_none_that_is_a_fault(
 def test_a_row_that_does_better_or_worse_than_expected_fails_the_corpus(
     verdict: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
     path = Path(__file__).parents[1] / "foreign" / "run.py"
     spec = importlib.util.spec_from_file_location("run_corpus", path)
     runner = importlib.util.module_from_spec(spec)

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import contextvars
 import random
-import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,10 +16,6 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-
-of_newer_python = pytest.mark.skipif(
-    sys.version_info < (3, 11), reason="asyncio has timeout() and context= from Python 3.11 on"
-)
 
 
 def scale(s: float, scope: Any = "all") -> xg.use:
@@ -92,7 +87,6 @@ def test_many_gathered_tasks_with_nested_rules_of_two_scopes_keep_their_own() ->
         assert [got for got, _ in found] == pytest.approx([wanted for _, wanted in found])
 
 
-@of_newer_python
 def test_cancelled_task_and_one_that_times_out_leave_their_rule() -> None:
     left = []
 
@@ -134,7 +128,6 @@ def test_to_thread_takes_the_rule_along_and_an_executor_does_not() -> None:
     assert asyncio.run(main()) == [(2.0, 5.0), (1.0, 5.0), 2.0]
 
 
-@of_newer_python
 def test_callback_and_copied_context_run_under_the_rule_of_their_making() -> None:
     async def main() -> tuple[list[float], float]:
         loop, found = asyncio.get_running_loop(), []

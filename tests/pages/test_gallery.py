@@ -58,8 +58,6 @@ MOST_BYTES = 3_000_000
 # Their pictures stand still: they need more than one axis, or are not drawn over what they have a
 # gradient for.
 HAVE_CODE = {"torch", "jax", "tensorflow", "keras"}
-if sys.version_info < (3, 11):  # a warning says that it is left out
-    HAVE_CODE = set()
 WITHOUT_SCRIPT = {"estimators.gumbel_softmax", "estimators.n2uq", "estimators.replace_grad"}
 OF_VECTORS = {"estimators.rotation_trick", "estimators.straight_through", "estimators.vq"}
 

@@ -4,7 +4,11 @@ so.
 
 from __future__ import annotations
 
+import doctest
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,19 +17,11 @@ import multigrad as xg
 from multigrad.backend.discovery import load_backend
 from multigrad.graph import ops
 from multigrad_conformance.differences import kept
-
-from ..rules.model.test_activations import NATIVE_FORMULAS, NATIVE_GRADIENTS
-
-pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
-import doctest
-import re
-from collections.abc import Iterator
-from typing import Any
-
 from pages import captured, docs, typed
 
 from ..harness import public
 from ..harness.hidden import run_python
+from ..rules.model.test_activations import NATIVE_FORMULAS, NATIVE_GRADIENTS
 
 OWN = "multigrad.rules.library."
 FOLDER = Path(__file__).parents[2] / "docs"

@@ -6,14 +6,13 @@ import datetime
 import re
 import runpy
 import shutil
+import tomllib
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
 from multigrad.graph.support.installed import read_requirement
-
-tomllib = pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = ("backends/multigrad_mlx/pyproject.toml",)

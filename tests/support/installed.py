@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import tomllib
 from pathlib import Path
-
-import pytest
-
-tomllib = pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
 
 TESTS = Path(__file__).parents[1]
 CONFORMANCE, TOY = TESTS / "conformance", TESTS / "toy_backend"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import Self, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -18,9 +18,6 @@ from .compare import Change
 from .measure import Timing
 from .overheads import Overhead
 from .results import Cell, Contest, Failure, Results
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 T = TypeVar("T")
 K = TypeVar("K")

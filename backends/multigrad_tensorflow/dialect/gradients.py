@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
@@ -27,9 +27,6 @@ from multigrad.graph.ir.graph import Node, walk
 from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Value, setting
 from multigrad.trace.xp import all as xp
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Tensor = Any
 NONE = tf.UnconnectedGradients.NONE

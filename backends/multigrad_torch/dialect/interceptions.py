@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionMeta
@@ -25,10 +25,6 @@ from multigrad.trace.xp import all as xp
 
 from ..importers.custom_gradients import make_function
 from ..state import ACTING, transforms_active
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 # --- modules: their state is a fact, which later calls check --------------------------------------
 # `.eval()` and `.train()` change what a module computes. Modules with tensors are handled by

@@ -14,7 +14,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import nn
@@ -30,9 +30,6 @@ from .. import dynamo, versions
 from ..dtensors import is_distributed, lay_out, layout_of
 from .module_forwards import HOOKING, Forwards, forget, forget_idle, forwards_of, rules_for
 from .special_gradients import Reduction, apply_to_gradient, apply_unscaled, ddp_modules
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Tensor: TypeAlias = Any
 # Modules whose forward never runs; the last is nn.MultiheadAttention's projection.

@@ -21,7 +21,7 @@ import types
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -49,9 +49,6 @@ from ..symbols import (
     rounded,
 )
 from ..values.indexing import Picked
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 TENSORS = (Value, Pair, Picked)
 SYMBOLS = (*TENSORS, SymbolicShape, SymbolicDType)

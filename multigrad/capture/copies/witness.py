@@ -13,7 +13,7 @@ import time
 import types
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from ...graph import ops
 from ...graph.ir.graph import Graph, every_node
@@ -22,9 +22,6 @@ from ...trace.identity import attributes_of
 from ...trace.trace import Trace, Value
 from ..user_code.inspection import contents, may_store, nested_codes, tensors_of
 from ..user_code.snapshot import FIXED, Snapshot, has_state, is_state, shown
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # Symbols that an error of a library may name: it needs the real thing, so the capture is repeated
 # with this fact.

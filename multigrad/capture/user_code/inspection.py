@@ -19,7 +19,7 @@ import numpy as np
 
 from ...backend.discovery import backend_of
 from ...errors import BackendNotFound
-from ...trace.assertions import HAS_TABLE, MATCHES, is_call_of
+from ...trace.assertions import MATCHES, is_call_of
 from ...trace.lookups import Telling
 from ...trace.trace import Trace
 from ..dialect import find_dialect, registered_dialects
@@ -272,9 +272,6 @@ def catches_errors(code: types.CodeType) -> bool:
     names = [instruction.opname for instruction in dis.get_instructions(code)]
     # A bare `except:` drops the exception without a comparison.
     is_bare = ("PUSH_EXC_INFO", "POP_TOP") in itertools.pairwise(names)
-    if not HAS_TABLE:  # before Python 3.11 three values are dropped; after `with` it raises again
-        rows = zip(["", *names], names, names[1:], names[2:], strict=False)
-        is_bare = any(opname != "RERAISE" and {*tail} == {"POP_TOP"} for opname, *tail in rows)
     return is_bare or not {*MATCHES}.isdisjoint(names)
 
 

@@ -25,11 +25,7 @@ from ...trace.trace import Value
 
 # --- a limit of steps -----------------------------------------------------------------------------
 MOST_STEPS = 100_000  # lines of an original on one sample, in the functions that have a loop
-JUMPS_BACK = frozenset(
-    code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name or name == "JUMP_ABSOLUTE"
-)
-if "JUMP_ABSOLUTE" in dis.opmap:  # before Python 3.11 `while` ends with a test
-    JUMPS_BACK |= {code for name, code in dis.opmap.items() if name.startswith("POP_JUMP_IF")}
+JUMPS_BACK = frozenset(code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name)
 
 
 class TooLong(Exception):

@@ -16,7 +16,6 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ..support.class_bases import HeldWeakly
 from ..support.threads import SERIALS, make_lock
 from .op import Op
 from .types import Type
@@ -24,8 +23,8 @@ from .types import Type
 Attrs = tuple[tuple[str, Any], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Node(HeldWeakly):
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Node:
     """One operation, `op(operands, **attrs)`; only `make_node` makes it, so equal nodes are one."""
 
     op: Op
@@ -235,8 +234,8 @@ MOST_ELEMENTS = 65_536
 _arrays: WeakValueDictionary[int, ArrayValue] = WeakValueDictionary()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ArrayValue(HeldWeakly):
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class ArrayValue:
     """The values of a constant array, frozen; `repr` is equal for equal values, and short.
 
     Attributes:

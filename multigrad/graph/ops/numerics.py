@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -99,12 +98,7 @@ def as_numpy_dtype(dtype: Any) -> np.dtype[Any]:
 RELEASE = tuple(map(int, np.__version__.split(".")[:2]))
 
 
-@contextmanager
-def ignoring_warnings() -> Iterator[None]:
-    """Ignore warnings, as `warnings.catch_warnings(action="ignore")` from Python 3.11 on."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+ignoring_warnings = functools.partial(warnings.catch_warnings, action="ignore")
 
 
 def _reshape(x: Any, shape: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Bases of our classes: `cached_property`, weak references, texts."""
+"""Bases of our classes: `cached_property`, texts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,6 @@ else:
             # A forked child would wait forever for the thread of its parent that held the lock.
             super().__init__(function)
             self.lock = nullcontext()
-
-
-class HeldWeakly:
-    """A base of dataclasses with slots whose objects weak references may point to."""
-
-    # From Python 3.11 on `weakref_slot=True` does the same.
-    __slots__ = ("__weakref__",)
 
 
 class Shown(str):

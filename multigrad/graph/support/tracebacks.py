@@ -154,10 +154,9 @@ def _written(step: TracebackType) -> list[tuple[str, int]]:
 
 def _columns(step: TracebackType) -> tuple[int, int]:
     code = step.tb_frame.f_code
-    if sys.version_info >= (3, 11):
-        positions = [*code.co_positions()][step.tb_lasti // 2]
-        if None not in positions and positions[0] == positions[1]:
-            return positions[2], positions[3]
+    positions: Any = [*code.co_positions()][step.tb_lasti // 2]
+    if None not in positions and positions[0] == positions[1]:
+        return positions[2], positions[3]
     return 0, 0
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from ...rules.model.rule import Rule
 from ...trace.derived.derivatives import accumulate_all
 from ...trace.xp import all as xp
 from ...trace.xp.transposes import conv_left
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Tensor = Any
 Inputs: TypeAlias = tuple[Tensor, ...]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from ...backend.discovery import FUNCTION_READERS
 from ...capture.dialect import XP, check_dialect
@@ -29,9 +29,6 @@ from ...graph.support.params import P, R, Range
 from ...graph.support.tracebacks import shorten
 from ...trace.trace import Trace, Value
 from .arguments import Argument, ArgumentCheck, ShapeCheck, examples_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 MOST_CACHED = 512  # calls of one estimator with arguments of certain types
 # Types whose values, which never change, are part of a call's cache key.

@@ -59,7 +59,6 @@ from ...graph.ir.graph import Graph
 from ...graph.ir.types import FLOATS, INPUT, INPUT_SHAPE, T
 from ...graph.passes.facts import LIBRARY, needed_shapes
 from ...graph.passes.simplify import simplify
-from ...graph.support.class_bases import HeldWeakly
 from ...graph.support.params import as_number
 from ...graph.support.pickles import pickled
 from ...graph.support.threads import SERIALS, build_once
@@ -200,7 +199,7 @@ def _parameters_after_first(function: Function) -> list[inspect.Parameter]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
+class ForwardOfCode(Forward):
     """A function of one tensor as a forward.
 
     Attributes:

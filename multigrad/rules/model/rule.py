@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Never, Self, TypeVar
 
 from ...capture.copies.run_or_import import run_written_in
 from ...capture.user_code.signature import (
@@ -45,9 +45,6 @@ from .activation_function import as_forward, put_under
 from .rule_application import apply_rule
 from .rule_in_force import RuleInForce, bind, bind_addressed, words_of
 from .specialization import Specialization, parts_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Never, Self
 
 Tensor = Any
 T = TypeVar("T")

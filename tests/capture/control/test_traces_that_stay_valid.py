@@ -8,7 +8,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import pytest
@@ -17,9 +17,6 @@ import multigrad as xg
 
 from ...harness.traced import Traced, X
 from ...support.threads import on_threads
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -19,9 +19,6 @@ import pytest
 import multigrad as xg
 from multigrad.graph.support.tracebacks import VARIABLE, shorten
 
-pytestmark = pytest.mark.skipif(
-    sys.version_info < (3, 11), reason="before Python 3.11 `raise` brings the frames back"
-)
 OURS = re.compile(rf'File "(?:{Path(xg.__file__).parent}|[^"]*multigrad_\w+/|<multigrad)')
 X = np.linspace(-1.0, 1.0, 5)
 
@@ -226,7 +223,7 @@ def test_the_errors_of_a_group_are_shortened() -> None:
                 MISTAKES[mistake][0]()
         errors.append(caught.value)
     try:
-        raise ExceptionGroup("both", errors)  # noqa: F821  # from Python 3.11 on
+        raise ExceptionGroup("both", errors)
     except Exception as group:  # noqa: BLE001
         shorten(group)
         text = "".join(traceback.format_exception(group))

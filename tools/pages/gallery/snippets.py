@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
-import warnings
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +30,6 @@ class Snippets:
 @functools.cache
 def read_snippets() -> dict[str, Snippets]:
     """Return the code of each framework by its name, in the order of the page."""
-    if sys.version_info < (3, 11):
-        warnings.warn("code to copy needs Python 3.11, and is left out", stacklevel=2)
-        return {}
-    import tomllib
-
     files = sorted(FOLDER.glob("*.toml"))
     rows = {file.stem: Snippets(**tomllib.loads(file.read_text("utf-8"))) for file in files}
     return dict(sorted(rows.items(), key=lambda row: row[1].place))
