@@ -137,6 +137,7 @@ class Source:
     reads_names: bool = False  # the code has asked what a name means in its library
     was_leaning: bool = False  # a function before the latest left open whose dtypes it has
     conventions: dict[str, None] = field(default_factory=dict)  # of libraries, that it relies on
+    calls_refused: bool = False  # the code calls what no graph holds, such as `time.time`
     witness: Any = None  # looks for what the code does besides the graph
     compares_identity: bool = False  # the code compares dtypes by `is`
     moved: Any = None  # what stands for numbers that the code reads, where these keep changing

@@ -132,6 +132,8 @@ def _importer_of(trace: Trace, error: Exception) -> Any:
         return None
     if isinstance(error, MultigradError) and not isinstance(error, TraceError):
         return None  # it is about the code itself, however that is captured
+    if trace.source.calls_refused:
+        return None  # a library would call it once, as it traces
     # User code that catches errors may have hidden some, so an import would see other code paths; a
     # library's code was made to be traced.
     users = (code for code in trace.source.codes if not is_library_file(code.co_filename))

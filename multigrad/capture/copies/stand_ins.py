@@ -231,6 +231,7 @@ def refusing(function: Any, reason: str, trace: Trace, name: str = "") -> Callab
         if reason is LOGS and not is_heard(function, args):
             return None
         reason_shown = f"{reason} {trace.words.param}" if reason is CHANGES else reason
+        trace.source.calls_refused = True
         raise trace.error(f"calls {name_shown}, {trace.words.ways(reason_shown)}")
 
     return refused

@@ -107,7 +107,8 @@ class Reads(Telling):
         return value
 
     def lengths(self) -> dict[Path, int]:
-        return {path: find() for path, find in self.finds.items() if path[-1] == LENGTH}
+        found = {path: find() for path, find in self.finds.items() if path[-1] == LENGTH}
+        return {path: length for path, length in found.items() if length is not MISSING}
 
     def leave_out(self, lengths: Mapping[Path, int]) -> bool:
         """Leave out containers that have grown since: code that fills one does not read it."""
