@@ -29,7 +29,7 @@ from ..graph.support.threads import build_once, set_within
 from ..graph.support.trees import optree
 from ..trace.active_rules import KeySource
 from ..trace.assertions import ORDERS, is_caught
-from ..trace.derived.custom_calls import CustomCall, record_call, replay
+from ..trace.derived.custom_calls import CustomCall, draw_in, record_call, replay
 from ..trace.identity import items_key
 from ..trace.lookups import is_read, look_up_all
 from ..trace.trace import NeedsConcrete, Trace, Value
@@ -42,7 +42,6 @@ from .calls.effects import check_apart, put_notes, put_updates
 from .calls.facts import facts_of_symbols, gather_facts, library_of_leaves
 from .calls.parameters import Completion
 from .calls.recipe import Forms, Recipe, Variant
-from .documents.format import Form
 from .proof.executions import FunctionUnderProof
 from .proof.functions import AS_GIVEN, prove_function
 from .proof.memory import as_placed
@@ -528,10 +527,9 @@ def inline(
     # Each draw takes a key of the capture around it: those of two functions never meet.
     forward, backward = graphs.forward, graphs.backward
     if graphs.is_random:
-        form = Form.of(None, {}, forward, backward)
-        trace.limits.draws_of_one = max(trace.limits.draws_of_one, len(form.drawn))
-        values |= form.enter(trace)
-        forward, backward = form.graphs
+        (forward, backward), keys = draw_in(trace, forward, backward)
+        trace.limits.draws_of_one = max(trace.limits.draws_of_one, len(keys))
+        values |= keys
     outputs = replay(trace, forward, values)
     assume(recipe.name, trace, variant, values)
     names = tuple(values)

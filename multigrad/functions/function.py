@@ -34,7 +34,7 @@ from ..trace.trace import Value
 from .calls.arguments import PLAIN, as_numbers, flatten
 from .calls.effects import giving, has_containers
 from .calls.parameters import BoundFunction, Completion, signature_of
-from .calls.recipe import CodeRecipe, Recipe, Variant
+from .calls.recipe import CodeRecipe, Recipe
 from .captures import Captures, inline
 from .documents.format import unseal
 from .documents.functions import SavedFunction, decode_function, recipe_of_document
@@ -453,9 +453,8 @@ def restore(saved: SavedFunction) -> Function:
     # The facts of all variants: a call that lacks one finds none of them.
     captures.facts = frozenset(fact for form in saved.forms for fact in form.facts)
     for form in saved.forms:
-        variant: Variant = form.layout
-        key = (variant.layout.key, tuple(sorted(variant.facts.items())))
-        captures.variants.setdefault(key, variant)
+        key = (form.layout.key, tuple(sorted(form.facts.items())))
+        captures.variants.setdefault(key, form)
     return function
 
 

@@ -308,7 +308,7 @@ def as_operator(function: Function, variant: Variant) -> Operator:
 def read_operator(document: Data) -> Operator:
     _, fields = unseal(document, ("function",))
     (form, *_) = decode_function(fields).forms
-    graphs = form.layout.graphs
+    graphs = form.graphs
     # Docstrings and places in sources are no part of the meaning.
     digest = hash_of(document).partition(":")[2][:DIGITS]
     return Operator(f"{identifier(graphs.name)}_{digest}", document, graphs)

@@ -172,7 +172,7 @@ def make_inputs(subject: Subject) -> tuple[Any, ...]:
         return subject.function.examples
     if isinstance(origin := origin_of(subject.function), SavedFunction):
         form = origin.forms[0]
-        return fill(form.layout.layout, form.facts)
+        return fill(form.layout, form.facts)
     try:
         layout = find_variant(subject.function, SHOWN).layout
     except (NotCaptured, TraceError) as error:

@@ -101,7 +101,7 @@ def save(obj: str | Rule | Function[..., Any] | Callable[..., Any], path: Path) 
     loaded = from_dict(document)
     write_file(path, {**document, "evidence": make_evidence(loaded, document)})
     forms = loaded.recipe.origin.forms if isinstance(loaded, Function) else ()
-    shapes = dict.fromkeys(fixed_shapes(form.layout.layout, form.facts) for form in forms)
+    shapes = dict.fromkeys(fixed_shapes(form.layout, form.facts) for form in forms)
     if all(shapes) and shapes:
         warnings.warn(
             f"function {obj.name!r} asks for shapes, so the file is for {', or '.join(shapes)} "
@@ -251,7 +251,7 @@ def _run_rule(
 def _run_function(
     function: Any, vector: Mapping[str, Data], inputs: dict[str, Any], backend: Backend
 ) -> dict[str, Data]:
-    layout = function.recipe.origin.forms[vector["form"]].layout.layout
+    layout = function.recipe.origin.forms[vector["form"]].layout
     values = [inputs[leaf.name] if leaf.kind != "static" else leaf.value for leaf in layout.leaves]
     leaves, tree = flatten(*layout.rebuild(values))
     outputs, _, pull = vjp_leaves(function, leaves, tree, backend)
@@ -338,7 +338,7 @@ def _of_function(
 ) -> Iterator[Iterable[Vector]]:
     given, tree = flatten(tuple(inputs), {})
     for i, form in enumerate(function.recipe.origin.forms):
-        layout, facts = form.layout.layout, form.facts
+        layout, facts = form.layout, form.facts
         places = [n for n, leaf in enumerate(layout.leaves) if leaf.kind != "static"]
         form_document = document["forms"][i]
         constants = [_constants(form_document[direction]) for direction in ("forward", "backward")]

@@ -277,7 +277,7 @@ def _unfit(obj: Any, vectors: Data) -> str:
     # Numbers of other arguments would tell of a gradient what the inputs have changed.
     forms: Any = obj.recipe.origin.forms if isinstance(obj, Function) else ()
     for vector in vectors if forms else ():
-        leaves = forms[vector["form"]].layout.layout.leaves if vector["form"] < len(forms) else ()
+        leaves = forms[vector["form"]].layout.leaves if vector["form"] < len(forms) else ()
         names = [leaf.name for leaf in leaves if leaf.kind != "static"]
         if {*names} != {*vector["inputs"]}:
             return (

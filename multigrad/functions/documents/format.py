@@ -12,19 +12,14 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
 from ...errors import FormatError
-from ...graph import ops
-from ...graph.ir.graph import ArrayValue, Graph, Location, Node, every_node, make_node
-from ...graph.ir.types import KEY
-from ...graph.passes.serialize import MOST_INTEGER, decode_array, describe, draws, fail, read_list
-from ...graph.passes.simplify import substitute
+from ...graph.ir.graph import ArrayValue
+from ...graph.passes.serialize import MOST_INTEGER, decode_array, describe, fail, read_list
 from ...graph.support.pickles import own_version
-from ...trace.trace import NeedsConcrete, Trace, Value
 from .versions import VERSION, as_version_1, from_version_1
 
 Data = Any
@@ -221,7 +216,8 @@ def _format(data: Data, indent: str, is_long: bool = False) -> str:
     return f"{opening}\n{body}\n{indent}{closing}"
 
 
-READ_BY_PEOPLE = ("doc", "evidence")  # and "at" of a node: where in a source it stood
+# What people read, by the field that holds it: nodes, parts, or the whole document.
+LEFT_OUT = {"nodes": ("at",), "parts": ("doc",), "": ("doc", "evidence")}
 
 
 def hash_of(document: Mapping[str, Data]) -> str:
@@ -260,101 +256,11 @@ def _plain(data: Data) -> Data:
     return {"float": hex_of(data)} if isinstance(data, float) else data
 
 
-def _meaning(document: Mapping[str, Data]) -> Data:
-    # Where a node was written, and what people read, changes no meaning.
-    fields = {name: data for name, data in document.items() if name not in READ_BY_PEOPLE}
-    for name, of_one in (("parts", _meaning), ("graphs", _graph), ("forms", _form)):
-        if isinstance(fields.get(name), list):
-            fields[name] = [of_one(each) for each in fields[name]]
-    return fields
-
-
-def _form(form: Data) -> Data:
-    return {**form, **{name: _graph(form[name]) for name in ("forward", "backward")}}
-
-
-def _graph(graph: Data) -> Data:
-    return {**graph, "nodes": [_node(node) for node in graph["nodes"]]}
-
-
-def _node(node: Data) -> Data:
-    fields = {name: data for name, data in node.items() if name != "at"}
-    for name, data in fields.get("attrs", {}).items():
-        if isinstance(data, dict) and set(data) == {"graph"}:
-            fields["attrs"] = {**fields["attrs"], name: {"graph": _graph(data["graph"])}}
-    return fields
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Form:
-    """Graphs that were captured together, with the key of each draw as an input.
-
-    Attributes:
-        layout: what they were captured for: whether a rule has tin; the `Variant` of a Function.
-        facts: what is known of the arguments where they hold.
-        drawn: where in the source each key is drawn, in the order of draws.
-    """
-
-    layout: Any
-    facts: Mapping[str, Any]
-    graphs: tuple[Graph, ...]
-    drawn: tuple[Location | None, ...]
-
-    @staticmethod
-    def of(layout: Any, facts: Mapping[str, Any], *graphs: Graph) -> Form:
-        """Return the form of graphs that draw from one key."""
-        with_inputs, draw_places = zip(*map(_name_draws, graphs), strict=True)
-        # The graph that draws most knows all places.
-        return Form(layout, facts, with_inputs, max(draw_places, key=len))
-
-    def enter(self, trace: Trace) -> dict[str, Value]:
-        """Return a capture's next keys, as inputs; tell it what source code would have told it."""
-        for graph in self.graphs:
-            constants = (node.attr("value") for node in every_node(graph) if node.op is ops.CONST)
-            trace.source.numbers.update(number for number in constants if isinstance(number, float))
-        keys = {}
-        for j, location in enumerate(self.drawn):
-            key = keys[_draw_name(j)] = trace.next_key()
-            if location is not None:
-                trace.source.locations.setdefault(key.node, location)
-        return keys
-
-
-def choose(forms: Iterable[Form], known: Mapping[str, Any]) -> Form | None:
-    """Return the form that holds for what is known of the arguments, None where none does.
-
-    `NeedsConcrete` if more has to be known.
-    """
-    candidates = [
-        f for f in forms if all(_is_as(known.get(n, value), value) for n, value in f.facts.items())
-    ]
-    for form in candidates:
-        if form.facts.keys() <= known.keys():
-            return form
-    if candidates:
-        raise NeedsConcrete(*(name for name in candidates[0].facts if name not in known))
-    return None
-
-
-def _is_as(value: Any, wanted: Any) -> bool:
-    if isinstance(value, tuple) and isinstance(wanted, tuple):  # None: a length that may be any
-        return len(value) == len(wanted) and all(
-            n in (m, None) for m, n in zip(value, wanted, strict=True)
-        )
-    return value == wanted
-
-
-def _name_draws(graph: Graph) -> tuple[Graph, tuple[Location | None, ...]]:
-    # The key of each draw becomes an input, which a capture fills with its own key.
-    order = draws(graph)
-    inputs: dict[Node, Node] = {
-        node: make_node(ops.INPUT, (), {"name": _draw_name(j)}, KEY) for node, j in order.items()
-    }
-    locations = {j: graph.locations.get(node) for node, j in order.items()}
-    draw_places = tuple(locations.get(j) for j in range(1 + max(locations, default=-1)))
-    return substitute(graph, inputs), draw_places
-
-
-def _draw_name(j: int) -> str:
-    # No param can have a name with a space.
-    return f"draw {j}"
+def _meaning(data: Data, field: str = "") -> Data:
+    # Where a node was written, and what people read of a document or of its parts, mean nothing.
+    if isinstance(data, list):
+        return [_meaning(item, field) for item in data]
+    if not isinstance(data, dict):
+        return data
+    left_out = LEFT_OUT.get(field, ())
+    return {name: _meaning(item, name) for name, item in data.items() if name not in left_out}

@@ -1,12 +1,11 @@
 """Functions from documents: their data, checked and decoded, and recipes of graphs instead of code.
 
     SavedFunction             the document
-      forms: Form             forward and backward of one capture; each draw's key is an input
-        layout: Variant       what they were captured for
-          layout: Layout      the arguments of the call: names, kinds, dtypes
-          facts               what else has to hold of them
-          graphs              the same pair, which draws from one key; with the names of inputs, of
-                              cotangents, and of the arguments that get a gradient (`wrt`)
+      forms: Variant          one capture
+        layout: Layout        the arguments of the call: names, kinds, dtypes
+        facts                 what else has to hold of them
+        graphs                forward and backward, which draw from one key; the names of inputs,
+                              of cotangents, and of the arguments that get a gradient (`wrt`)
 
 A call is matched with what was saved by the names of its arguments, given by keyword or position.
 """
@@ -53,13 +52,13 @@ from ...graph.passes.serialize import (
 from ...graph.support.trees import optree
 from ...lowering.checks import format_lengths
 from ...lowering.function_graph import OWN_NAMES, FunctionGraph, numbered
-from ...trace.derived.custom_calls import replay
-from ...trace.trace import Trace, Value
+from ...trace.derived.custom_calls import draw_in, replay
+from ...trace.trace import NeedsConcrete, Trace, Value
 from ..calls.arguments import Layout, Leaf, flatten, lay_out, read_layout, type_of
 from ..calls.binding import assemble
 from ..calls.capture_errors import NotCaptured
 from ..calls.recipe import ArgumentRules, Options, Recipe, Recorded, Variant
-from .format import MOST_DOC, Data, Form, choose, decode_arrays
+from .format import MOST_DOC, Data, decode_arrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +74,7 @@ class SavedFunction:
 
     name: str
     parameters: tuple[str, ...]
-    forms: tuple[Form, ...]
+    forms: tuple[Variant, ...]
     text: str
     doc: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -88,7 +87,7 @@ def recipe_of_document(saved: SavedFunction) -> Recipe:
     kind, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     defaults, empty = saved.defaults, inspect.Parameter.empty
     params = [inspect.Parameter(n, kind, default=defaults.get(n, empty)) for n in saved.parameters]
-    trees = [form.layout.layout.tree for form in saved.forms]
+    trees = [form.layout.tree for form in saved.forms]
     keywords = [optree.tree_unflatten(tree, range(tree.num_leaves))[1] for tree in trees]
     names = dict.fromkeys(name for each in keywords for name in sorted(each))
     by_keyword = [name for name in names if name not in saved.parameters and name.isidentifier()]
@@ -102,7 +101,7 @@ def recipe_of_document(saved: SavedFunction) -> Recipe:
 
     def refused(layout: Layout) -> Mapping[str, str]:
         names = {leaf.name for leaf in layout.tensors}
-        messages = [item for form in saved.forms for item in form.layout.graphs.refused.items()]
+        messages = [item for form in saved.forms for item in form.graphs.refused.items()]
         return {name: message for name, message in messages if name in names}
 
     return Recipe(
@@ -127,17 +126,16 @@ def _record(
     layout = read_layout(saved.name, signature, leaves, tree)
     arguments = {leaf.name: value for leaf, value in zip(layout.leaves, leaves, strict=True)}
     form = _choose(saved, trace, layout, arguments)
-    variant, graphs = form.layout, form.layout.graphs
+    graphs = form.graphs
     values = {name: value for name, value in arguments.items() if isinstance(value, Value)}
-    # The form's graphs, not the variant's: their keys of draws are those of this capture.
     trace.source.routes.setdefault("a saved document", "")
-    values.update(form.enter(trace))
-    forward, backward = form.graphs
+    (forward, backward), keys = draw_in(trace, graphs.forward, graphs.backward)
+    values.update(keys)
     outputs = replay(trace, forward, values)
 
     def pull(upstream: Any) -> Any:
         flat = optree.tree_leaves(upstream, none_is_leaf=True)
-        flat = [each for i, each in enumerate(flat) if i not in variant.fixed]
+        flat = [each for i, each in enumerate(flat) if i not in form.fixed]
         cotangents = dict(zip(graphs.cotangents, flat, strict=True))
         results = replay(trace, backward, {**values, **cotangents})
         gradients = dict(zip(graphs.wrt, results, strict=True))
@@ -146,7 +144,7 @@ def _record(
         return (*positional, keywords) if keywords else positional
 
     return Recorded(
-        assemble(variant, outputs),
+        assemble(form, outputs),
         pull,
         graphs.first_order,
         keeps_output=graphs.keeps_output,
@@ -157,15 +155,15 @@ def _record(
 
 def _choose(
     saved: SavedFunction, trace: Trace, layout: Layout, arguments: Mapping[str, Any]
-) -> Form:
-    candidates = [form for form in saved.forms if _takes(form.layout, layout, arguments)]
+) -> Variant:
+    candidates = [form for form in saved.forms if _takes(form, layout, arguments)]
     nodes = {name: value.node for name, value in arguments.items() if isinstance(value, Value)}
     constants = {n: node.attr("value") for n, node in nodes.items() if node.op is ops.CONST}
     numbers = {f"param:{name}": value for name, value in constants.items()}
     # It asks for more facts if they decide which form fits.
-    form = choose(candidates, {**trace.facts, **numbers})
-    if form is None:
-        forms = dict.fromkeys(_describe(form.layout) for form in candidates or saved.forms)
+    place = find_fitting([form.facts for form in candidates], {**trace.facts, **numbers})
+    if place is None:
+        forms = dict.fromkeys(map(_describe, candidates or saved.forms))
         raise NotCaptured(
             trace.error(
                 f"was not saved for ({layout.describe()}), but for {'; '.join(forms)}. Where "
@@ -173,7 +171,35 @@ def _choose(
                 "name in its module, by which it is then pickled)"
             )
         )
-    return form
+    return candidates[place]
+
+
+def find_fitting(
+    facts_of_forms: Sequence[Mapping[str, Any]], known: Mapping[str, Any]
+) -> int | None:
+    """Return the place of the form that holds for what is known of the arguments, None if none.
+
+    `NeedsConcrete` if more has to be known.
+    """
+    candidates = [
+        (i, facts)
+        for i, facts in enumerate(facts_of_forms)
+        if all(_is_as(known.get(name, value), value) for name, value in facts.items())
+    ]
+    for i, facts in candidates:
+        if facts.keys() <= known.keys():
+            return i
+    if candidates:
+        raise NeedsConcrete(*(name for name in candidates[0][1] if name not in known))
+    return None
+
+
+def _is_as(value: Any, wanted: Any) -> bool:
+    if isinstance(value, tuple) and isinstance(wanted, tuple):  # None: a length that may be any
+        return len(value) == len(wanted) and all(
+            n in (m, None) for m, n in zip(value, wanted, strict=True)
+        )
+    return value == wanted
 
 
 def _takes(variant: Variant, layout: Layout, arguments: Mapping[str, Any]) -> bool:
@@ -271,7 +297,7 @@ def _decode_defaults(data: Data, parameters: Sequence[str]) -> dict[str, Any]:
     return dict(zip(parameters[len(parameters) - len(items) :], values, strict=True))
 
 
-def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]) -> Form:
+def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]) -> Variant:
     read_fields(data, where, FORM_FIELDS, (REFUSED,))
     # Each part is checked against those before it: a document may be hostile.
     layout = _decode_layout(data, where)
@@ -324,7 +350,7 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
             n: read_text(word, f"{where}.{REFUSED}.{n}", MOST_DOC) for n, word in refused.items()
         },
     ).without_needless_marks()
-    return Form.of(Variant(graphs, layout, outputs, fixed, facts), facts, forward, backward)
+    return Variant(graphs, layout, outputs, fixed, facts)
 
 
 def _decode_graph(

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...backend.values import concrete_number
 from ...capture.user_code.signature import REQUIRED, TAKEN, RuleParam, check_value, read_signature
@@ -40,11 +40,11 @@ from ...graph.passes.serialize import (
 from ...graph.support.params import Range, Shards
 from ...graph.support.pickles import pickled
 from ...trace.active_rules import Moving
-from ...trace.derived.custom_calls import drop_calls, replay
+from ...trace.derived.custom_calls import draw_in, drop_calls, replay
 from ...trace.identity import value_key
 from ...trace.trace import NeedsConcrete, Trace, Value
-from .format import MOST_DOC, Form, check_plain, choose, clean, decode_arrays, seal
-from .functions import FORM_FIELDS, decode_facts
+from .format import MOST_DOC, check_plain, clean, decode_arrays, seal
+from .functions import FORM_FIELDS, decode_facts, find_fitting
 from .versions import GRAPH, OVER, RULE_FIELDS, from_version_1, rule_form
 
 Data = Any
@@ -180,7 +180,7 @@ def _decode_param(data: Data, where: str) -> RuleParam:
 
 def _decode_form(
     data: Data, where: str, name: str, arrays: Sequence[ArrayValue], params: Sequence[Data]
-) -> Form:
+) -> RuleForm:
     fields = read_fields(data, where, ("tin", *FORM_FIELDS))
     has_tin = read_bool(fields["tin"], f"{where}.tin")
     # All but the backward follows from the params.
@@ -192,7 +192,15 @@ def _decode_form(
     graph = decode_graph(backward, f"{where}.backward", name, arrays, {**inputs, "key": KEY})
     if graph.input("grad_out") is None or len(graph.outputs) != 1:
         fail(where, "a rule's graph takes grad_out and gives one gradient")
-    return Form.of(has_tin, decode_facts(fields["facts"], f"{where}.facts", inputs), graph)
+    return RuleForm(has_tin, decode_facts(fields["facts"], f"{where}.facts", inputs), graph)
+
+
+class RuleForm(NamedTuple):
+    """A graph of a rule, with tin or without, and what has to hold of the input."""
+
+    has_tin: bool
+    facts: Mapping[str, Any]
+    graph: Graph
 
 
 class SavedRule:
@@ -207,7 +215,7 @@ class SavedRule:
         data: Data,
         params: Sequence[RuleParam],
         fixed: Mapping[str, Any],
-        forms: tuple[Form, ...],
+        forms: tuple[RuleForm, ...],
     ) -> None:
         self.make = make
         self.params = params
@@ -247,24 +255,23 @@ class SavedRule:
                 raise trace.error(f"{problem} here")
             else:
                 inputs[param.name] = float(value) if isinstance(value, int) else value
-        form = self._choose(trace, tin is not None)
         trace.source.routes.setdefault("a saved document", "")
-        inputs.update(form.enter(trace))
-        return replay(trace, form.graphs[0], inputs)[0]
+        (graph,), keys = draw_in(trace, self._choose(trace, tin is not None))
+        return replay(trace, graph, {**inputs, **keys})[0]
 
-    def _choose(self, trace: Trace, has_tin: bool) -> Form:
-        forms = [form for form in self.forms if form.layout is has_tin]
+    def _choose(self, trace: Trace, has_tin: bool) -> Graph:
+        forms = [form for form in self.forms if form.has_tin is has_tin]
         if not forms:
             without = "" if has_tin else "out"
             raise trace.error(
                 f"was saved for use with{'out' if has_tin else ''} tin, not with{without}"
             )
-        form = choose(forms, trace.facts)
-        if form is None:
+        place = find_fitting([form.facts for form in forms], trace.facts)
+        if place is None:
             expected = "; ".join(sorted({_describe(form.facts) for form in forms}))
             actual = _describe(trace.facts)
             raise trace.error(f"was not saved for an input of {actual}, but for {expected}")
-        return form
+        return forms[place].graph
 
 
 # By the text of their documents; weak, so that a rule that nobody holds goes.

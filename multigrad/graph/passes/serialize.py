@@ -156,6 +156,7 @@ def decode_graph(
     try:
         verify(graph)
         check_bounds(graph, {}, {})
+        draws(graph)
     except InvalidGraph as error:
         fail(where, str(error))
     # Position and type of a marked output come from the file: forward must give that one.

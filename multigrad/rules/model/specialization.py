@@ -36,7 +36,6 @@ from ...functions.calls.recipe import (
     library_of,
 )
 from ...functions.captures import Captures, prove
-from ...functions.documents.format import Form
 from ...functions.proof.run import KEY
 from ...functions.proof.samples import SHAPES
 from ...graph.ir.graph import Graph
@@ -51,7 +50,7 @@ from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.source import emit_rule_once
 from ...trace.assertions import ASSERTIONS, AUTOCAST, FORWARD_MODE, SHARED
-from ...trace.derived.custom_calls import replay
+from ...trace.derived.custom_calls import draw_in, replay
 from ...trace.derived.shards import over_shards
 from ...trace.lookups import is_read, look_up_all
 from ...trace.ranks import name_rank
@@ -267,9 +266,9 @@ class Specialization:
                 variant = captures.proven(variant, layout, leaves, variant.facts)
         except NotCaptured as error:
             raise note(error.error) from error.__cause__
-        form = Form.of(has_tin, {}, self._form_of(variant, has_tin).graphs.backward)
+        (graph,), keys = draw_in(trace, self._form_of(variant, has_tin).graphs.backward)
         inputs = {"grad_out": grad_out, "tin": tin, **dict(zip(self.runtime, values, strict=True))}
-        return replay(trace, form.graphs[0], {**inputs, **form.enter(trace)})[0]
+        return replay(trace, graph, {**inputs, **keys})[0]
 
     def latest_graph(self) -> Graph | None:
         variant = next(reversed(self.captures[True].variants.values()), None)

@@ -20,6 +20,7 @@ from typing import Any
 from ...graph import ops
 from ...graph.ir.graph import (
     Graph,
+    Location,
     Node,
     Region,
     every_node,
@@ -27,8 +28,9 @@ from ...graph.ir.graph import (
     regions_in,
     regions_of,
 )
-from ...graph.ir.types import UNKNOWN, T, Type, is_float
+from ...graph.ir.types import KEY, UNKNOWN, T, Type, is_float
 from ...graph.passes.residuals import marks
+from ...graph.passes.serialize import draws
 from ...graph.passes.simplify import rebuild, simplify, substitute
 from ...graph.support.threads import SERIALS
 from ..trace import Trace, Value, apply, made_in_memory
@@ -245,6 +247,29 @@ def replay(
             if place is not None and isinstance(done[node], Value):
                 trace.source.locations.setdefault(done[node].node, place)
     return [done[node] for node in graph.outputs]
+
+
+def draw_in(trace: Trace, *graphs: Graph) -> tuple[list[Graph], dict[str, Value]]:
+    """Return graphs with the key of each draw as an input, and a capture's next keys for these.
+
+    The graphs draw from one key. The capture is told what source code would have told it.
+    """
+    places: dict[int, Location | None] = {}
+    with_inputs = []
+    for graph in graphs:
+        constants = (node.attr("value") for node in every_node(graph) if node.op is ops.CONST)
+        trace.source.numbers.update(number for number in constants if isinstance(number, float))
+        inputs: dict[Node, Node] = {}
+        for node, j in draws(graph).items():
+            # No param can have a name with a space.
+            inputs[node] = make_node(ops.INPUT, (), {"name": f"draw {j}"}, KEY)
+            places[j] = places.get(j) or graph.locations.get(node)
+        with_inputs.append(substitute(graph, inputs))
+    keys = {f"draw {j}": trace.next_key() for j in range(1 + max(places, default=-1))}
+    for j, place in places.items():
+        if place is not None:
+            trace.source.locations.setdefault(keys[f"draw {j}"].node, place)
+    return with_inputs, keys
 
 
 def _retyped(trace: Trace, node: Node, operands: Sequence[Node]) -> dict[str, Region]:
