@@ -62,8 +62,7 @@ def unseal(data: Data, kinds: tuple[str, ...]) -> tuple[str, dict[str, Data]]:
         fail("kind", f"expected {' or '.join(map(repr, kinds))}, got {describe(kind)}")
     fields = {name: data[name] for name in data if name not in HEAD}
     if kind == "rule" and data["version"] == 1:
-        evidence = {"evidence": fields.pop("evidence")} if "evidence" in fields else {}
-        fields = {**from_version_1(fields), **evidence}
+        fields = from_version_1(fields)
     return kind, fields
 
 

@@ -305,7 +305,7 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
     fixed = _decode_fixed(data["fixed"], f"{where}.fixed", outputs.num_leaves)
     types = {leaf.name: type_of(layout, leaf) for leaf in layout.tensors}
     types.update({leaf.name: FLOAT_SCALAR for leaf in layout.numbers})
-    forward = _decode_graph(data["forward"], f"{where}.forward", name, arrays, types)
+    forward = decode_graph(data["forward"], f"{where}.forward", name, arrays, types)
     if len(forward.outputs) + len(fixed) != outputs.num_leaves or not forward.outputs:
         fail(
             f"{where}.outputs",
@@ -323,7 +323,7 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
     facts = decode_facts(data["facts"], f"{where}.facts", types)
     results = [output.type for output in forward.outputs]
     inputs = {**cotangent_types, **types}
-    backward = _decode_graph(
+    backward = decode_graph(
         data["backward"], f"{where}.backward", name, arrays, inputs, outputs=results
     )
     wrt = _decode_wrt(data["wrt"], f"{where}.wrt", backward, types, facts)
@@ -351,18 +351,6 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
         },
     ).without_needless_marks()
     return Variant(graphs, layout, outputs, fixed, facts)
-
-
-def _decode_graph(
-    data: Data,
-    where: str,
-    name: str,
-    arrays: Sequence[ArrayValue],
-    types: Mapping[str, Type],
-    outputs: Sequence[Type] = (),
-) -> Graph:
-    read_fields(data, where, ("inputs", "nodes", "outputs"))
-    return decode_graph(data, where, name, arrays, {**types, "key": KEY}, outputs=outputs)
 
 
 def _declare(

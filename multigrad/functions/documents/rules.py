@@ -19,7 +19,7 @@ from ...capture.user_code.signature import REQUIRED, TAKEN, RuleParam, check_val
 from ...errors import FormatError, MultigradError, RuleValueError, TraceError
 from ...graph import ops
 from ...graph.ir.graph import ArrayValue, Graph
-from ...graph.ir.types import FLOAT_SCALAR, FLOATS, INPUT, KEY
+from ...graph.ir.types import FLOAT_SCALAR, FLOATS, INPUT
 from ...graph.passes.facts import LIBRARY
 from ...graph.passes.serialize import (
     MOST_INPUTS,
@@ -45,7 +45,7 @@ from ...trace.identity import value_key
 from ...trace.trace import NeedsConcrete, Trace, Value
 from .format import MOST_DOC, check_plain, clean, decode_arrays, seal
 from .functions import FORM_FIELDS, decode_facts, find_fitting
-from .versions import GRAPH, OVER, RULE_FIELDS, from_version_1, rule_form
+from .versions import OVER, RULE_FIELDS, from_version_1, rule_form
 
 Data = Any
 Tensor = Any
@@ -188,8 +188,7 @@ def _decode_form(
         fail(where, "a rule's form is the backward of a function of tin and the params: tin itself")
     numbers = {leaf["name"]: FLOAT_SCALAR for leaf in fields["arguments"][1:]}
     inputs = {"grad_out": INPUT, **({"tin": INPUT} if has_tin else {}), **numbers}
-    backward = read_fields(fields["backward"], f"{where}.backward", GRAPH)
-    graph = decode_graph(backward, f"{where}.backward", name, arrays, {**inputs, "key": KEY})
+    graph = decode_graph(fields["backward"], f"{where}.backward", name, arrays, inputs)
     if graph.input("grad_out") is None or len(graph.outputs) != 1:
         fail(where, "a rule's graph takes grad_out and gives one gradient")
     return RuleForm(has_tin, decode_facts(fields["facts"], f"{where}.facts", inputs), graph)

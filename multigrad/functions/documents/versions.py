@@ -55,7 +55,7 @@ def from_version_1(data: Data, where: str = "") -> Data:
         items = read_list(data["parts"], f"{dot}parts", MOST_INPUTS)
         parts = [from_version_1(item, f"{dot}parts[{i}]") for i, item in enumerate(items)]
         return {**data, "parts": parts}
-    read_fields(data, where, (*RULE_FIELDS, "graphs"), OVER)
+    read_fields(data, where, (*RULE_FIELDS, "graphs"), (*OVER, "evidence"))
     params = read_list(data["params"], f"{dot}params", MOST_INPUTS)
     forms = []
     for i, graph in enumerate(read_list(data["graphs"], f"{dot}graphs", MOST_INPUTS)):

@@ -144,14 +144,13 @@ def decode_graph(
     """Return the graph of that data, verified.
 
     Args:
-        data: an object with `inputs`, `nodes`, `outputs`; other fields are the caller's.
-        inputs: the type of each input that the graph may have.
+        inputs: the type of each input that the graph may have, beside the key of its draws.
         outputs: the types of forward's outputs, which a backward may read.
 
     Raises:
         FormatError: it is no legal graph, or it could take more memory than its input explains.
     """
-    legal = {input_name: (type_,) for input_name, type_ in inputs.items()}
+    legal = {input_name: (type_,) for input_name, type_ in {**inputs, "key": KEY}.items()}
     graph = _decode_graph(data, where, name, arrays, inputs=legal, depth=DEEPEST_REGION)
     try:
         verify(graph)
@@ -178,6 +177,7 @@ def _decode_graph(
     depth: int,
 ) -> Graph:
     # `inputs` of None: a region, whose inputs may have any type; `depth`: levels of regions left.
+    read_fields(data, where, ("inputs", "nodes", "outputs"))
     values: list[Node] = []
     for item in read_list(data["inputs"], f"{where}.inputs", MOST_INPUTS):
         pair = read_list(item, f"{where}.inputs", 2)
@@ -255,8 +255,7 @@ def _decode_region(
         # A bound, because reading and checking recurse into regions.
         fail(where, "its loops are nested too deep")
     graph = read_fields(data, where, ("graph",))["graph"]
-    fields = read_fields(graph, where, ("inputs", "nodes", "outputs"))
-    return Region(_decode_graph(fields, where, name, arrays, inputs=None, depth=depth - 1))
+    return Region(_decode_graph(graph, where, name, arrays, inputs=None, depth=depth - 1))
 
 
 def _decode_attr(op: Op, name: str, data: Data, where: str, arrays: Sequence[ArrayValue]) -> Any:
