@@ -320,7 +320,7 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
         for i, (cotangent, output) in enumerate(zip(cotangents, forward.outputs, strict=True))
         if is_float(output.type) and i not in undifferentiable
     }
-    facts = decode_facts(data["facts"], f"{where}.facts", types)
+    facts = _decode_facts(data["facts"], f"{where}.facts", types)
     results = [output.type for output in forward.outputs]
     inputs = {**cotangent_types, **types}
     backward = decode_graph(
@@ -465,7 +465,7 @@ def _decode_positions(data: Data, where: str, forward: Graph) -> tuple[int, ...]
     return tuple(positions)
 
 
-def decode_facts(data: Data, where: str, types: Mapping[str, Type]) -> dict[str, Any]:
+def _decode_facts(data: Data, where: str, types: Mapping[str, Type]) -> dict[str, Any]:
     if type(data) is not dict or len(data) > MOST_INPUTS:
         fail(where, f"expected an object of facts, got {describe(data)}")
     facts: dict[str, Any] = {}

@@ -44,7 +44,7 @@ from ...trace.derived.custom_calls import draw_in, drop_calls, replay
 from ...trace.identity import value_key
 from ...trace.trace import NeedsConcrete, Trace, Value
 from .format import MOST_DOC, check_plain, clean, decode_arrays, seal
-from .functions import FORM_FIELDS, decode_facts, find_fitting
+from .functions import FORM_FIELDS, find_fitting
 from .versions import OVER, RULE_FIELDS, from_version_1, rule_form
 
 Data = Any
@@ -185,13 +185,18 @@ def _decode_form(
     has_tin = read_bool(fields["tin"], f"{where}.tin")
     # All but the backward follows from the params.
     if fields != rule_form(has_tin, fields["facts"], params, fields["backward"]):
-        fail(where, "a rule's form is the backward of a function of tin and the params: tin itself")
+        expected = "the arguments tin and the params without a value, and a forward that gives tin"
+        fail(where, f"a rule's form has {expected}")
     numbers = {leaf["name"]: FLOAT_SCALAR for leaf in fields["arguments"][1:]}
     inputs = {"grad_out": INPUT, **({"tin": INPUT} if has_tin else {}), **numbers}
     graph = decode_graph(fields["backward"], f"{where}.backward", name, arrays, inputs)
     if graph.input("grad_out") is None or len(graph.outputs) != 1:
         fail(where, "a rule's graph takes grad_out and gives one gradient")
-    return RuleForm(has_tin, decode_facts(fields["facts"], f"{where}.facts", inputs), graph)
+    facts = read_fields(fields["facts"], f"{where}.facts", (), tuple(CHOICES))
+    for fact, value in facts.items():
+        if type(value) is not type(CHOICES[fact][0]) or value not in CHOICES[fact]:
+            fail(f"{where}.facts", f"{describe(value)} is no {fact} that can be saved")
+    return RuleForm(has_tin, dict(sorted(facts.items())), graph)
 
 
 class RuleForm(NamedTuple):
