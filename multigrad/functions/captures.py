@@ -446,8 +446,7 @@ def _lay_out(
     function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Layout, Sequence[Any]]:
     leaves, tree = flatten(tuple(args), dict(kwargs))
-    leaves, tree = function.completion.complete([unwrap(leaf) for leaf in leaves], tree)
-    return function.recipe.lay_out(function.parameters, leaves, tree), leaves
+    return function.entries.lay_out([unwrap(leaf) for leaf in leaves], tree)
 
 
 def prove_given(function: Function, args: Sequence[Any]) -> None:

@@ -137,6 +137,13 @@ class Entries:
         # What builds entries: one that referred to its own table would be a cycle of references.
         return self.changed()
 
+    def lay_out(
+        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
+    ) -> tuple[Layout, Sequence[Any]]:
+        """Return the layout of a call, and its leaves with those that it left out."""
+        leaves, tree = self.completion.complete(leaves, tree, backend)
+        return self.recipe.lay_out(self.completion.parameters, leaves, tree), leaves
+
     def decide(
         self, door: Door, layout: Layout, leaves: Sequence[Any], backend: Backend | None = None
     ) -> Decision:

@@ -3,8 +3,8 @@
 A call goes from one of these to the next, and most end at the second:
 
     __call__         to a compiler that reads Python code, if one does
-    _apply           to the entry for these types and dtypes, if there is one
-    _apply_any       inside a capture: the graph becomes a part of the one that is recorded;
+    call_eagerly     to the entry for these types and dtypes, if there is one
+    call_anew        inside a capture: the graph becomes a part of the one that is recorded;
                      with placeholders: to their library
     Entries.find     the first such call: captured, lowered, and an entry built
 """
@@ -206,7 +206,7 @@ class Function(Generic[P, R]):
         recipe, changes = copy_recipe(self.recipe, memo), dict[str, Any]()
         is_changed = recipe is not self.recipe
         if self.is_keyed:
-            changes["draws"] = replace(self.draws, counter=Counter(self._counter.count))
+            changes["draws"] = replace(self.draws, counter=Counter(self.draws.counter.count))
         if is_changed:
             changes["captures"] = Captures(recipe, self.captures.prove, self.captures.module)
         if is_changed or self.defaults:
@@ -308,10 +308,6 @@ class Function(Generic[P, R]):
             choices["fused"] = read_fused(fused)
         return self.replace(**choices)
 
-    def _drawing(self, draw_key: Callable[[], Any]) -> Self:
-        # `draw_key` gives each call two uint32, perhaps of a trace: the keys of this call's draws.
-        return self.replace(draws=replace(self.draws, generator=draw_key))
-
     def with_defaults(self, values: tuple[Any, ...]) -> Self:
         """Return this Function with default values for all arguments but the first.
 
@@ -336,16 +332,12 @@ class Function(Generic[P, R]):
         """
         return self.draws.counter is not None
 
-    @property
-    def _counter(self) -> Counter:
-        return self.draws.counter
-
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the outputs for the arguments; gradients flow back by the own backward."""
         for is_reading, call_read, _ in FUNCTION_READERS:
             if is_reading():
                 return call_read(self, args, kwargs)
-        return self._apply(args, kwargs)
+        return self.call_eagerly(args, kwargs)
 
     def apply(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the result of a call; code that calls a class by its `apply` need not change.
@@ -356,8 +348,10 @@ class Function(Generic[P, R]):
         """
         return self(*args, **kwargs)
 
-    def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # The hot path of eager calls: a key of types, dtypes and plain values, and one look-up.
+    def call_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call it where no compiler reads the call: a key of types, dtypes and plain values, and
+        one look-up.
+        """
         try:
             if not kwargs:
                 kinds: list[Any] = []
@@ -370,21 +364,22 @@ class Function(Generic[P, R]):
                         elif kind in PLAIN:
                             kinds.append((kind, value))
                         elif isinstance(value, Value):  # whose dtype is no key
-                            return self._apply_any(args, kwargs, None)
+                            return self.call_anew(args, kwargs, None)
                         else:
                             kinds.append((kind, value.dtype))
                     entry = self.entries.known.get(tuple(kinds))
                 except (AttributeError, TypeError):  # nested, or a dtype that has no hash
-                    return self._apply_any(args, kwargs, None)
+                    return self.call_anew(args, kwargs, None)
                 if entry is not None:
                     return entry.run(args, self.draws)
-                return self._apply_any(args, kwargs, tuple(kinds))
-            return self._apply_any(args, kwargs, None)
+                return self.call_anew(args, kwargs, tuple(kinds))
+            return self.call_anew(args, kwargs, None)
         except Exception as error:
             shorten(error)
             raise
 
-    def _apply_any(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:
+    def call_anew(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:
+        """Call it with arguments for which there is no entry under this key, or that have none."""
         load_awaited()  # backends of frameworks that were imported since the last call
         leaves, tree = flatten(args, kwargs)
         numbers = as_numbers(leaves)

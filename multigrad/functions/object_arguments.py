@@ -36,12 +36,12 @@ class MayTakeObjects(Function):
         own_recipe = recipe_taking_objects(recipe, completion)
         super().__init__(own_recipe, prove=prove, completion=completion)
 
-    def _apply_any(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:
+    def call_anew(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:
         if not (args or kwargs) and isinstance(self.recipe.origin, type):
             parameters = () if self.parameters is None else self.parameters.parameters.values()
             if any(p.default is p.empty for p in parameters):
                 return self.recipe.origin()  # an instance, about which its framework warns
-        return super()._apply_any(args, kwargs, key)
+        return super().call_anew(args, kwargs, key)
 
     def __instancecheck__(self, instance: Any) -> bool:
         return isinstance(instance, self.recipe.origin)

@@ -48,16 +48,16 @@ class ObjectFunction(Function):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if any(is_reading() for is_reading, _, _ in FUNCTION_READERS):
             return self.original(*args, **kwargs)  # whose state a compiler guards
-        return self._apply(args, kwargs)
+        return self.call_eagerly(args, kwargs)
 
-    def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.native is not False and self.draws is FREE:
             leaves = [unwrap(leaf) for leaf in flatten(args, kwargs)[0]]
             backends = {each.name for leaf in leaves if (each := owner_of(leaf)) is not None}
             is_symbolic = any(isinstance(leaf, Value) for leaf in leaves)
             if not is_symbolic and backends == {read_state(owner_of_method(self.original)).home}:
                 return self.original(*args, **kwargs)
-        return super()._apply(args, kwargs)
+        return super().call_eagerly(args, kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """Raise `FormatError`: no document holds an object."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -170,7 +170,7 @@ class FunctionOperation(keras.Operation):
         super().__init__(name=name)
         self.function = function
         can_draw = function.is_keyed or BACKEND != "jax"
-        self._run = function if can_draw else function._drawing(self._refuse_draw)
+        self._run = function if can_draw else drawing(function, self._refuse_draw)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         return self._run(*args, **kwargs)
@@ -277,7 +277,7 @@ class CustomGradient(HoldingLayer):
         super()._set_held(held, backend)
         self._drawing = held
         if self.seed_generator is not None and not held.is_keyed:
-            self._drawing = held._drawing(self._draw_key)
+            self._drawing = drawing(held, self._draw_key)
         self._call_signature = CallSignature(f"layer {self.name!r}", held)  # Keras's, of `call`
 
     def _check_ops(self, held: Any, backend: Backend) -> None:
@@ -423,6 +423,11 @@ class Bound:
 
     def apply_defaults(self) -> None:
         """Do nothing: the Function fills in its defaults."""
+
+
+def drawing(function: Function, draw_key: Callable[[], Any]) -> Function:
+    """Return a Function that draws each call's two uint32, perhaps of a trace, by `draw_key`."""
+    return function.replace(draws=replace(function.draws, generator=draw_key))
 
 
 def check_function(layer: str, function: Any) -> None:

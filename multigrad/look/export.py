@@ -207,8 +207,7 @@ def _export_function(
     function, args = _as_function_and_arguments(obj, path, inputs)
     leaves, tree = flatten(args, {})
     # Defaults of arguments become leaves too, so that the layout covers them.
-    leaves, tree = function.completion.complete([unwrap(leaf) for leaf in leaves], tree)
-    layout = function.recipe.lay_out(function.parameters, leaves, tree)
+    layout, leaves = function.entries.lay_out([unwrap(leaf) for leaf in leaves], tree)
     subject = function.recipe.subject
     try:
         variant: Variant = function.entries.decide(EXPORTED, layout, leaves, backend).variant

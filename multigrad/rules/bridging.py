@@ -65,8 +65,7 @@ def call_function(
     # Without a tensor there is no host: it is a plain call.
     if not any(owner_of(leaf) for leaf in leaves):
         return function(*args, **kwargs)
-    leaves, tree = function.completion.complete(leaves, tree)
-    layout = function.recipe.lay_out(function.parameters, leaves, tree)
+    layout, leaves = function.entries.lay_out(leaves, tree)
     host = one_backend(function.name, layout, leaves)
     # The tensors are the guest's own.
     if host.name == guest:

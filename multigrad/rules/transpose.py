@@ -67,8 +67,7 @@ def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tup
     """
     leaves, tree, backend = open_inputs("linear_transpose", f, examples)
     example_count = len(leaves)
-    function, arguments, arguments_tree, _ = as_function(f, leaves, tree, backend)
-    layout = function.recipe.lay_out(function.parameters, arguments, arguments_tree)
+    function, layout, arguments, _ = as_function(f, leaves, tree, backend)
     for leaf in layout.leaves[:example_count]:
         if not leaf.is_float:
             raise RuleTypeError(

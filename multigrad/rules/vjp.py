@@ -160,8 +160,8 @@ def vjp_leaves(
     """
     vjp = vjp or backend.autodiff.vjp
     if vjp is None:
-        function, arguments, arguments_tree, draws = as_function(f, leaves, tree, backend)
-        outputs, pull_arguments = _of_function(function, arguments, arguments_tree, draws, backend)
+        function, layout, arguments, draws = as_function(f, leaves, tree, backend)
+        outputs, pull_arguments = _of_function(function, layout, arguments, draws, backend)
         flat, outputs_tree = optree.tree_flatten(outputs, none_is_leaf=True)
         return flat, outputs_tree, lambda cotangents: pull_arguments(cotangents)[: len(leaves)]
     places, run, nesting = on_tensors(f, leaves, tree, backend)
@@ -236,14 +236,15 @@ def _pullback(
 
 def as_function(
     f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
-) -> tuple[Function, Sequence[Any], Any, KeySource]:
-    """Return a Function that is f, its arguments, the first of which are the leaves, their nesting,
-    and where its draws come from.
+) -> tuple[Function, Layout, Sequence[Any], KeySource]:
+    """Return a Function that is f, the layout of its arguments, these, the first of which are the
+    leaves, and where its draws come from.
     """
     f = getattr(f, "captured_form", f)  # of what `override` returned
     if isinstance(f, Activation) and len(leaves) == 1:
         function, values, draws = function_under(f, backend)
         leaves, tree = flatten((*leaves, *values), {})
+        layout = function.recipe.lay_out(function.parameters, leaves, tree)
     else:
         if isinstance(f, BoundFunction):
             args, kwargs = optree.tree_unflatten(tree, leaves)
@@ -252,8 +253,8 @@ def as_function(
         recipe = recipe_of_pair(f)
         function = f if isinstance(f, Function) else Function(recipe, f)
         draws = function.draws
-        leaves, tree = function.completion.complete(leaves, tree)
-    return function, leaves, tree, draws
+        layout, leaves = function.entries.lay_out(leaves, tree)
+    return function, layout, leaves, draws
 
 
 def function_under(
@@ -270,9 +271,8 @@ def function_under(
 
 
 def _of_function(
-    function: Function, leaves: Sequence[Any], tree: Any, draws: KeySource, backend: Backend
+    function: Function, layout: Layout, leaves: Sequence[Any], draws: KeySource, backend: Backend
 ) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
-    layout = function.recipe.lay_out(function.parameters, leaves, tree)
     if function.entries.runs_as_written(layout):
         return _as_it_is(function, layout, leaves, backend, None)
     try:
@@ -298,7 +298,7 @@ def _of_function(
     # arguments are not nested.
     others = function.captures.facts - {"dtype", LIBRARY}
     is_alike = all(isinstance(fact, Reads) for fact in others) and not function.defaults
-    if is_alike and flatten(tuple(leaves), {})[1] == tree:
+    if is_alike and flatten(tuple(leaves), {})[1] == layout.tree:
         _keep(function, variant, layout, leaves, native)
     positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]
 
@@ -563,8 +563,7 @@ def _match(
 def _jvp_by_capture(
     f: Callable[..., Any], leaves: Sequence[Any], tree: Any, moves: Sequence[Any], backend: Backend
 ) -> tuple[Any, list[Any]]:
-    function, leaves, tree, draws = as_function(f, leaves, tree, backend)
-    layout = function.recipe.lay_out(function.parameters, leaves, tree)
+    function, layout, leaves, draws = as_function(f, leaves, tree, backend)
     if function.native is True:
         raise UnsupportedOp(f"{function.recipe.subject} runs as written, so it has no forward mode")
     try:

@@ -318,7 +318,7 @@ def test_a_copy_of_a_model_has_functions_of_its_own_weights() -> None:
         noise = each(x.clone().requires_grad_())
         assert not each.method(x).any() and not each.module(x).any() and not each.ruled(x).any()
         assert noise.requires_grad
-    assert (other.drawn._counter.count, again.drawn._counter.count) == (2, 1)
+    assert (other.drawn.draws.counter.count, again.drawn.draws.counter.count) == (2, 1)
     assert model.method(x).any() and model.module(x).any() and model.ruled(x).any()
 
 

@@ -207,7 +207,7 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
         isinstance(leaf, Value) for leaf in optree.tree_leaves((args, kwargs))
     ):
         # Called in a capture that `prepare` began: its values are symbols of ours.
-        return function._apply(args, kwargs)
+        return function.call_eagerly(args, kwargs)
     if any(map(is_object, args)) and not kwargs:
         call, tensors, numbers = getattr(CALLS, class_for_objects(function.identifier)), [], []
     else:
@@ -307,7 +307,7 @@ def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, 
     is_exported = versions.COMPILES and torch.compiler.is_exporting()
     # Not on detached arguments: the code may write to them.
     with torch.no_grad() if is_exported else nullcontext():
-        return function._apply(args, kwargs)
+        return function.call_eagerly(args, kwargs)
 
 
 # --- outside the trace ---------------------------------------------------------------------------
@@ -461,7 +461,7 @@ def find_function(
     watched = require_watch(function, is_watched, described)
     key = (function.identifier, arguments, token, epoch, asks_for_operators(), watched)
     if function.is_keyed:
-        key = (*key, number_application(function._counter))
+        key = (*key, number_application(function.draws.counter))
     if key in NAMES:
         return NAMES[key]
     call = call_of_function(function, described)

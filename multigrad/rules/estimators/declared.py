@@ -119,7 +119,7 @@ class Estimator(Function[P, R]):
 
     def _apply_checked(self, args: tuple[Any, ...]) -> Any:
         checked_args, entries = self.prepare(args, {}), self.entries
-        outputs = self._apply(checked_args, {})
+        outputs = self.call_eagerly(checked_args, {})
         # Cached only if checks changed nothing, and nothing in the arguments can change meanwhile.
         if all(map(operator.is_, args, checked_args)) and not any(map(_may_change, args)):
             entry = entries.known.get(tuple(map(kind_of, args)))

@@ -305,10 +305,10 @@ class ForwardOfCode(Forward):
 
     def prove(self, x: Tensor) -> None:
         """Prove the captured function for tensors like x, unless that was done."""
-        leaves, tree = self.function.completion.complete(*flatten((x,), {}))
-        layout = self.function.recipe.lay_out(self.function.parameters, leaves, tree)
+        entries = self.function.entries
+        layout, leaves = entries.lay_out(*flatten((x,), {}))
         try:
-            self.function.entries.decide(SHOWN, layout, leaves)
+            entries.decide(SHOWN, layout, leaves)
         except NotCaptured as error:
             raise self._explain(error.error) from error.__cause__
 
