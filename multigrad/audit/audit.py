@@ -27,7 +27,6 @@ from ..look.source import captured_pair
 from ..look.subject import (
     Report,
     as_array,
-    gives_surrogate,
     make_inputs,
     read_arguments,
     read_inputs,
@@ -413,7 +412,7 @@ def _graphs_of(obj: Any) -> FunctionGraph | None:
     inner = getattr(inner, "captured_form", inner)  # of what `override` returned
     if isinstance(inner, Function):
         # `is_rule` marks a gradient that is meant to differ from the derivative.
-        return replace(find_variant(inner, SHOWN).graphs, is_rule=gives_surrogate(inner))
+        return replace(find_variant(inner, SHOWN).graphs, is_rule=inner.is_surrogate)
     if isinstance(inner, str | Rule):
         inner = Activation("Linear", inner)
     if isinstance(inner, Activation):

@@ -24,7 +24,6 @@ from multigrad.audit.trial import trial_of
 from multigrad.capture.user_code.object_state import held_by, read_state
 from multigrad.command.named_objects import FORMS, SEED, draw, read_inputs
 from multigrad.errors import MultigradError
-from multigrad.functions.documents.functions import SavedFunction
 from multigrad.functions.function import Function
 from multigrad.functions.object_function import owner_of_method
 from multigrad.functions.proof.line_tracing import TooLong
@@ -163,12 +162,12 @@ def guessed_inputs(fn: Any) -> Iterable[Inputs]:
 def is_known(obj: Any) -> bool:
     """Return whether an object of multigrad knows with what it is called."""
     if isinstance(obj, Function):
-        return bool(obj.captures.variants) or obj.examples is not None
+        return bool(obj.captures.variants) or obj.document is not None or obj.examples is not None
     return isinstance(obj, Activation | Rule)
 
 
 def _guesses(fn: Any) -> Iterator[Inputs]:
-    if is_known(fn) or isinstance(origin_of(fn), SavedFunction):
+    if is_known(fn):
         with contextlib.suppress(MultigradError):
             yield in_dtype(make_inputs(subject_of(fn)), "float32")
     parameters = _parameters_of(fn) or [None]

@@ -39,14 +39,13 @@ from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError, RuleError
 from multigrad.functions.calls.arguments import owner_of
 from multigrad.functions.calls.parameters import read_parameters
-from multigrad.functions.documents.functions import SavedFunction
 from multigrad.functions.function import Function, uncaptured
 from multigrad.functions.importers import find_custom, is_custom
 from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.support.installed import OWN, install_line, requirements_of
 from multigrad.graph.support.lazy_modules import load_alone
 from multigrad.look.convert import brief, run_where_it_ends
-from multigrad.look.subject import origin_of, run
+from multigrad.look.subject import run
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.registry import resolve
 
@@ -112,7 +111,7 @@ def find_with_inputs(
     is_own = is_function or isinstance(obj, Rule)
     is_foreign = not is_own and (find_custom(obj) is not None or inspect.isroutine(obj))
     known = obj if is_function and is_known(obj) else None
-    if uncalled and is_function and not isinstance(origin_of(obj), SavedFunction):
+    if uncalled and is_function and obj.document is None:
         obj = uncaptured(obj)  # inputs are tried with one, and the graphs are of another
     else:
         uncalled = False

@@ -15,7 +15,6 @@ from ..trace.trace import Trace
 from .calls.arguments import owner_of, unwrap
 from .calls.parameters import BoundFunction, unknown_argument
 from .calls.recipe import Options, Recipe, Recorded
-from .documents.functions import SavedFunction
 from .function import Function
 from .object_function import ObjectFunction
 
@@ -49,7 +48,7 @@ class ChainPart:
     def required(self) -> list[str]:
         """Return the names of the arguments that a call has to give."""
         # A document knows no defaults.
-        if self.function is None or isinstance(self.function.recipe.origin, SavedFunction):
+        if self.function is None or self.function.document is not None:
             return []
         parameters = (self.parameters or {}).values()
         return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.default is REQUIRED]
@@ -67,12 +66,16 @@ class ChainPart:
 
 def words_of(part: Any) -> str:
     """Return a Function, a bound Function or an activation in words, with what is bound."""
-    params = part.params if isinstance(part, BoundFunction) else {}
-    function = part.function if isinstance(part, BoundFunction) else part
+    function, params = opened(part)
     if isinstance(function, Chain):
         return f"({function._words})"
     bound = ", ".join(f"{name}={value!r}" for name, value in params.items())
     return f"{name_of(part)}({bound})" if bound else name_of(part)
+
+
+def opened(part: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return a bound Function's Function and its values; of any other part itself, and none."""
+    return (part.function, part.params) if isinstance(part, BoundFunction) else (part, {})
 
 
 def name_of(part: Any) -> str:
@@ -82,8 +85,7 @@ def name_of(part: Any) -> str:
 
 def parts_of(part: Any) -> Iterator[ChainPart]:
     """Yield the parts that a Function, a bound Function or an activation is of a series."""
-    bound: Mapping[str, Any] = part.params if isinstance(part, BoundFunction) else {}
-    function: Any = part.function if isinstance(part, BoundFunction) else part
+    function, bound = opened(part)
     name, tensors = name_of(part), list_tensors(part)
     if tensors:  # which a capture around it would take for constants
         raise RuleTypeError(
@@ -221,10 +223,8 @@ class Chain(Function):
     def __init__(self, parts: Sequence[Any]) -> None:
         self.given = tuple(parts)
         self.parts = tuple(inner for part in parts for inner in parts_of(part))
-        holders = [
-            part if isinstance(part, Function) else getattr(part, "function", None) or part.rule
-            for part in parts
-        ]
+        functions = [opened(part)[0] for part in parts]
+        holders = [each if isinstance(each, Function) else each.rule for each in functions]
         options = Options(
             residuals=agreed(getattr(each, "residuals", "auto") for each in holders),
             fused=agreed(getattr(each, "fused", "auto") for each in holders),

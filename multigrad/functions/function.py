@@ -82,7 +82,7 @@ class Function(Generic[P, R]):
 
     autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
     examples: tuple[Any, ...] | None = None
-    is_surrogate: ClassVar[bool] = False
+    is_surrogate: bool = False
 
     def __init__(
         self,
@@ -143,6 +143,12 @@ class Function(Generic[P, R]):
     def recipe(self) -> Recipe:
         """How its code is run and captured."""
         return self.entries.recipe
+
+    @property
+    def document(self) -> SavedFunction | None:
+        """What it was read from; None: it is made of code."""
+        origin = self.recipe.origin
+        return origin if isinstance(origin, SavedFunction) else None
 
     @property
     def parameters(self) -> inspect.Signature | None:

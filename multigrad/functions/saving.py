@@ -33,7 +33,7 @@ from .captures import (
     some_gradients,
 )
 from .documents.format import Data, clean, format_document, hash_of, seal, unseal
-from .documents.functions import STATIC, SavedFunction, decode_function
+from .documents.functions import STATIC, decode_function
 
 Function = Any  # of function.py, which imports this module
 GENERAL = ("gradient:", "strided:")
@@ -109,8 +109,8 @@ def _encode_default(function: str, name: str, value: Any) -> Data:
 
 
 def _encode(function: Function) -> dict[str, Data]:
-    if isinstance(function.recipe.origin, SavedFunction):
-        return json.loads(function.recipe.origin.text)
+    if function.document is not None:
+        return json.loads(function.document.text)
     if function.native is True:
         raise TraceError(
             f"function {function.name!r} runs as written (native=True), so it has no graph to save"

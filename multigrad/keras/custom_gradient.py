@@ -40,7 +40,6 @@ from ..functions.calls.facts import shape_key
 from ..functions.calls.parameters import BoundFunction, bind_call
 from ..functions.captures import capture_example
 from ..functions.custom_gradient import function as make_function
-from ..functions.documents.functions import SavedFunction
 from ..functions.function import Function, take_placeholders
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
@@ -397,7 +396,7 @@ class CallSignature:
         if not args and not kwargs:
             raise RuleTypeError(f"{subject}: called without an argument")
         # A document has the names of parameters, not their defaults.
-        if signature is None or isinstance(self.function.recipe.origin, SavedFunction):
+        if signature is None or self.function.document is not None:
             return
         try:
             bind_call(subject, signature, args, kwargs)

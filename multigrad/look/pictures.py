@@ -66,11 +66,11 @@ def make_picture(
                 raise RuleValueError("this activation has no own rule; plot a rule by its name")
             own = {name: v for name, v in each.params.items() if name not in (params or {})}
             rules[i] = resolve(each.rule).with_params(**own)
-        elif isinstance(each, Function) and len(rules) > 1:
-            raise RuleTypeError(
-                f"{each.name} is a Function, whose curves have axes of their own: plot it alone"
-            )
         elif isinstance(each, Function):
+            if len(rules) > 1:
+                raise RuleTypeError(
+                    f"{each.name} is a Function, whose curves have axes of their own: plot it alone"
+                )
             if forward is not None:
                 raise RuleTypeError(f"{each.name} is a Function, which has a forward of its own")
             return of_function(each, spread(params, list), places, key)

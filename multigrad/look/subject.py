@@ -41,7 +41,6 @@ from ..functions.calls.recipe import Options
 from ..functions.captures import find_variant
 from ..functions.code_recipes import recipe_of_pair
 from ..functions.custom_gradient import function as make_function
-from ..functions.documents.functions import SavedFunction
 from ..functions.function import Function
 from ..functions.importers import as_function, find_custom
 from ..functions.proof.meanings import Bounded, VectorSigns, run_bounded
@@ -57,7 +56,6 @@ from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
 from ..rules.activation import Activation
 from ..rules.model.rule import Rule
-from ..rules.model.specialization import Specialization
 from ..rules.registry import resolve
 from ..rules.vjp import vjp_leaves
 
@@ -110,7 +108,7 @@ def subject_of(obj: Any) -> Subject:
     inner = getattr(obj, "_activation", obj)  # of a module or layer
     inner = made_of_pair(getattr(inner, "captured_form", inner))  # of what `override` returned
     if isinstance(inner, Function):
-        return Subject(inner.name, inner, function=inner, is_surrogate=gives_surrogate(inner))
+        return Subject(inner.name, inner, function=inner, is_surrogate=inner.is_surrogate)
     if isinstance(inner, Activation):
         is_ruled = inner.in_force() is not None
         # Without a rule a forward of code is a Function with its own backward.
@@ -123,7 +121,7 @@ def subject_of(obj: Any) -> Subject:
         return Subject(f"{rule.name} under Linear", act, forward=act.forward, is_surrogate=True)
     if isinstance(inner, BoundFunction):
         function = Function(recipe_of_pair(inner, name=inner.name), inner)
-        is_ruled = gives_surrogate(inner.function)
+        is_ruled = inner.function.is_surrogate
         return Subject(inner.name, inner, function=function, is_surrogate=is_ruled)
     original = find_original(inner)
     home = home_name(original.function.recipe.dialect())
@@ -152,13 +150,6 @@ def made_of_pair(obj: Any) -> Any:
     return obj
 
 
-def gives_surrogate(function: Any) -> bool:
-    """Return whether a Function's gradient is meant to differ from its forward's derivative."""
-    if not isinstance(function, Function):
-        return getattr(function, "is_surrogate", False)
-    return function.is_surrogate or isinstance(function.recipe.origin, Specialization)
-
-
 def origin_of(obj: Any) -> Any:
     """Return the object that a Function was made from, such as an `autograd.Function`, if any."""
     return getattr(getattr(obj, "recipe", None), "origin", None)
@@ -170,8 +161,8 @@ def make_inputs(subject: Subject) -> tuple[Any, ...]:
         return (np.linspace(-2.0, 2.0, 41),)
     if subject.function.examples is not None:
         return subject.function.examples
-    if isinstance(origin := origin_of(subject.function), SavedFunction):
-        form = origin.forms[0]
+    if subject.function.document is not None:
+        form = subject.function.document.forms[0]
         return fill(form.layout, form.facts)
     try:
         layout = find_variant(subject.function, SHOWN).layout

@@ -438,6 +438,7 @@ class RuleUnder:
             ),
         )
         function = Function(recipe)
+        function.is_surrogate = True
         if forward.function is None:
             # The graphs are the code's, and outlive this Function.
             forms = specialization.code.forms_under
