@@ -44,7 +44,7 @@ def describe_rule(rule: Any, fixed: Mapping[str, Any] | None = None) -> RuleData
     name_or_rule, rule = rule, resolve(rule)
     choices = choices_of(rule)
     if rule.shards is not None or choices:
-        plain = rule._over_shards(None).copy(**dict.fromkeys(choices, "auto"))
+        plain = rule.copy(shards=None, **dict.fromkeys(choices, "auto"))
         over = {} if rule.shards is None else {"over": rule.shards.to_data()}
         return {"rule": describe_rule(plain, fixed), **over, **choices}
     name = name_or_rule if isinstance(name_or_rule, str) else find_name(rule)
@@ -152,7 +152,7 @@ def _read_rule(data: RuleData) -> str | Rule:
     if isinstance(data, Mapping) and "rule" in data and set(data) <= {"rule", "over", *CHOICES}:
         rule = resolve(_read_rule(data["rule"]))
         if "over" in data:
-            rule = rule._over_shards(decode_shards(data["over"], "over"))
+            rule = rule.copy(shards=decode_shards(data["over"], "over"))
         return rule.copy(**_read_choices(data))
     keys = set(data) - {"params"} if isinstance(data, Mapping) else set()
     bound = read_params(data.get("params")) if keys else {}

@@ -325,7 +325,7 @@ def _encode(rule: Rule, outer: Mapping[str, Any] = MappingProxyType({})) -> dict
     head = {"name": rule.name, "first_order": rule.first_order, "bound": bound}
     if rule.shards is not None:  # the graphs are those of the whole array
         head["over"] = rule.shards.to_data()
-        rule = rule._over_shards(None)
+        rule = rule.copy(shards=None)
     if rule.function is None:
         inner = {**outer, **rule.bound}
         return {**head, "parts": [_encode(part, inner) for part in rule._resolved_parts()]}

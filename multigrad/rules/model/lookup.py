@@ -294,9 +294,7 @@ def with_choices(
         raise RuleError(f"{choice} needs a rule: name the rule here too")
     if isinstance(rule, str):
         return _named(rule, **choices)
-    choices.pop("shards", None)
-    rule = resolve(rule).copy(**choices) if choices else resolve(rule)
-    return rule if shards is None else rule._over_shards(shards)
+    return resolve(rule).copy(**choices)
 
 
 @functools.lru_cache(768)

@@ -53,6 +53,9 @@ ATTRIBUTES = (
     "name", "function", "parts", "native", "bound", "first_order", "library", "prove", "shards",
     "fused", "residuals",
 )  # fmt: skip
+# Rules that differ in these alone share what they were made into: bound values run as params do,
+# and the others are part of its key.
+SHARING = frozenset({"bound", "shards", "fused", "residuals"})
 NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
 NO_CHOICES: Mapping[str, Any] = types.MappingProxyType({})
 
@@ -110,9 +113,8 @@ class Rule:
         self.native = native
         self.bound = types.MappingProxyType(dict(bound or {}))
         # By what the rule does now (its parts are names, whose meaning may change), then by params;
-        # `copy(bound=...)` shares it.
+        # `copy` shares it where it can.
         self._specializations: dict[Any, dict[Any, Specialization]] = {}
-        self._by_shards: dict[Shards, dict[Any, dict[Any, Specialization]]] = {}
         self.signature_of_function: Any = None if parts else read_signature(name, function)
         # Not that of None, which has a text from Python 3.13 on.
         docstring = None if function is None else function.__doc__
@@ -248,8 +250,8 @@ class Rule:
         """
         attributes = {name: getattr(self, name) for name in ATTRIBUTES}
         twin = type(self)(**{"ranges": self.own_ranges, **attributes, **changes})
-        if changes.keys() <= {"bound"}:  # its values run as params do, by the same code
-            twin._specializations, twin._by_shards = self._specializations, self._by_shards
+        if changes.keys() <= SHARING:
+            twin._specializations = self._specializations
         return twin
 
     def _frozen(self) -> Self:
@@ -307,13 +309,7 @@ class Rule:
         Raises:
             RuleValueError: they say nothing that is known, or contradict each other.
         """
-        return self._over_shards(read_shards(over, axis_name))
-
-    def _over_shards(self, shards: Shards | None) -> Rule:
-        twin = self.copy(shards=shards)
-        if shards is not None:
-            twin._specializations = self._by_shards.setdefault(shards, {})
-        return twin
+        return self.copy(shards=read_shards(over, axis_name))
 
     def keeping(self, residuals: str) -> Rule:
         """Return this rule with a choice of what forward keeps for it.
@@ -509,8 +505,7 @@ def record_rule(rule: Rule, grad_out: Value, tin: Value | None, params: Mapping[
     """Record a rule in the capture to which its tensors belong; params may be values there."""
     symbols = {name: value for name, value in params.items() if isinstance(value, Value)}
     examples = dict.fromkeys(symbols, 1.0)  # any: they are inputs
-    free = rule.copy(ranges={}, bound={})._over_shards(rule.shards)
-    bound_rule = free.bound_rule({**params, **rule.bound, **examples})
+    bound_rule = rule.copy(ranges={}, bound={}).bound_rule({**params, **rule.bound, **examples})
     values = {**bound_rule.numbers, **symbols}
     specialization = bound_rule.specialization
     ordered = [now(values[name]) for name in specialization.runtime]

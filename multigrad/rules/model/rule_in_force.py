@@ -259,8 +259,9 @@ def _specialize(
     identity = _identity(rule)
     specializations = known.get(identity)
     if specializations is None:
-        # A part's name means another rule now: what was made for the old one goes.
-        known.clear()
+        # A part's name may mean another rule now: what was made for the old one goes.
+        if rule.parts or len(known) >= MOST_SPECIALIZATIONS:
+            known.clear()
         specializations = known.setdefault(identity, {})
     key = (runtime, items_key(static))
     specialization = specializations.get(key)
