@@ -116,15 +116,15 @@ class GraphSource:
     Attributes:
         capture: `capture(recipe, layout, facts, leaves)`; None: `Recipe.record` is run.
         prove: `prove(recipe, variant, leaves, is_call=)`; None: the code is compared.
-        pull: `pull(graphs, backend, leaves)` lowers the backward alone for a proof, of a function
-            that returns its one tensor; None: the graphs are attached, as for a call.
+        lower: `lower(graphs, backend)` lowers the backward alone for a proof, of a function that
+            returns its one tensor: `(cotangent, leaves) -> gradient`; None: as for a call.
         note_native: see `Recipe.give_up`; None: as functions do.
         gives_like_input: whether there is one output, of the shape and dtype of the first tensor.
     """
 
     capture: Callable[..., Variant] | None = None
     prove: Callable[..., str] | None = None
-    pull: Callable[[FunctionGraph, Backend, Sequence[Any]], Pull] | None = None
+    lower: Callable[[FunctionGraph, Backend], Callable[[Any, Sequence[Any]], Any]] | None = None
     note_native: Callable[[TraceError], TraceError | None] | None = None
     gives_like_input: bool = False
 

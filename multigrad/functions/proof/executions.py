@@ -338,17 +338,11 @@ def _attached(captured: FunctionUnderProof, backend: Backend) -> Attached:
 
 
 def _lowered(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
-    graphs, pull_bare = captured.graphs, captured.recipe.graphs.pull
-    if pull_bare is not None:
-        (i,) = captured.tensors
-        # Copies, as the original gets them.
-        run_bare = pull_bare(graphs, backend, [*map(copied, leaves)])
-
-        def pull_one(cotangents: Sequence[Any]) -> Mapping[str, Any]:
-            gradient = run_bare(*map(copied, cotangents))
-            return {captured.layout.leaves[i].name: _as_of(leaves[i], gradient, backend)}
-
-        return [leaves[i]], pull_one
+    graphs, lower = captured.graphs, captured.recipe.graphs.lower
+    if lower is not None:
+        build = partial(lower, graphs, backend)
+        pull_bare = build_once(captured.variant.lowered, f"bare {backend.name}", build)
+        return _of_rule(captured, backend, leaves, pull_bare)
     lowered = _attached(captured, backend)
     tensors, numbers = captured.tensors, [leaves[i] for i in captured.layout.indices("number")]
     numbers += captured.variant.numbers_now().values()
@@ -369,6 +363,23 @@ def _lowered(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[An
         return [outputs] if is_single else list(outputs)
 
     return _by_autodiff(captured, backend, leaves, run)
+
+
+def _of_rule(
+    captured: FunctionUnderProof,
+    backend: Backend,
+    leaves: Sequence[Any],
+    run: Callable[[Tensor, Sequence[Any]], Tensor],
+) -> Outputs:
+    # A rule is the backward of a function that returns its tensor. It may write into what it gets.
+    (i,) = captured.tensors
+
+    def pull(cotangents: Sequence[Any]) -> Mapping[str, Any]:
+        (cotangent,) = map(copied, cotangents)
+        gradient = run(cotangent, [*map(copied, leaves)])
+        return {captured.layout.leaves[i].name: _as_of(leaves[i], gradient, backend)}
+
+    return [leaves[i]], pull
 
 
 def _by_autodiff(
@@ -395,6 +406,15 @@ def _by_autodiff(
 
 def _original(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
     recipe, layout, apply = captured.recipe, captured.layout, captured.apply
+    if recipe.noun == "rule":
+
+        def pull_rule(cotangent: Tensor, leaves: Sequence[Any]) -> Tensor:
+            (i,) = captured.tensors
+            pull = recipe.run(tuple(leaves), {}).pull
+            assert pull is not None
+            return pull(cotangent)[i]
+
+        return _of_rule(captured, backend, leaves, pull_rule)
     fixed = captured.variant.fixed  # outputs that are no tensors, which the graphs lack
     run_own = within_call(recipe.run, leaves)
 
@@ -419,11 +439,7 @@ def _original(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[A
         upstream = [
             None if i in fixed else _zeros(next(remaining), y, backend) for i, y in enumerate(flat)
         ]
-        run_pull = pull_own
-        if recipe.noun == "rule":  # which may write into what it gets
-            upstream = [*map(copied, upstream)]
-            run_pull = run_own(*layout.rebuild([*map(copied, leaves)])).pull
-        returned = run_pull(optree.tree_unflatten(tree, upstream))
+        returned = pull_own(optree.tree_unflatten(tree, upstream))
         gradients = match_gradients(recipe.name, returned, layout)
         triples = zip(layout.leaves, leaves, gradients, strict=True)
         return {leaf.name: _as_of(tensor, g, backend) for leaf, tensor, g in triples}
@@ -433,7 +449,7 @@ def _original(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[A
 
 def _as_of(tensor: Any, gradient: Any, backend: Backend) -> Any:
     # Frameworks cast it to the dtype of its argument.
-    if getattr(gradient, "dtype", None) == getattr(tensor, "dtype", None):
+    if getattr(gradient, "dtype", None) == getattr(tensor, "dtype", None):  # as most are
         return gradient
     dtypes = [dtype_name(x.dtype) for x in (tensor, gradient) if owner_of(x) is backend]
     if len(set(dtypes)) < 2 or not {*dtypes} <= {*FLOATS}:

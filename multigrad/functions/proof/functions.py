@@ -71,7 +71,7 @@ def prove_function(
     slots = tuple(map(_narrowed, slots)) if is_narrow else slots
     captured = replace(captured, may_act=may_act(*functions))
     # Code that names no library may be for any: the one it runs on is a guess.
-    is_named = any(map(names_library, filter(None, map(plain_function, functions))))
+    plain = filter(None, map(plain_function, functions))
     loops = any(n.op is ops.WHILE_LOOP for g in (graphs.forward, graphs.backward) for n in g.nodes)
     run_written_in = partial(
         run_samples,
@@ -90,7 +90,8 @@ def prove_function(
             name: samples.first_float(slots) if output.type.dtype == T else output.type.dtype
             for name, output in zip(graphs.outputs, graphs.forward.outputs, strict=True)
         },
-        is_neutral=captured.apply is None and (is_neutral(dialect) or not is_named or is_rule),
+        is_neutral=captured.apply is None
+        and (is_rule or is_neutral(dialect) or not any(map(names_library, plain))),
         numbers_adapt=is_rule,
         slots=slots,
         slots_as_called=None if is_narrow else _slots_as_called(captured, slots),

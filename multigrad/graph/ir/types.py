@@ -7,9 +7,12 @@ weak: a Python number or a run-time parameter that takes the dtype of the tensor
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import numpy as np
 
 Kind = Literal["tensor", "scalar", "key"]
 
@@ -112,8 +115,16 @@ def dtype_name(dtype: Any) -> str:
         return BOOL
     if dtype is float:
         return T
+    if isinstance(dtype, np.dtype):
+        return _numpy_name(dtype)
     name = getattr(dtype, "symbol", None) or getattr(dtype, "name", None)
     if not isinstance(name, str) or (name.isupper() and name != T):  # an enum member
         name = getattr(dtype, "__name__", None) or str(dtype)
     # torch.float32 is shown with its module, numpy.bool_ with an underscore.
     return name.rsplit(".", 1)[-1].rstrip("_")
+
+
+@functools.lru_cache(maxsize=64)
+def _numpy_name(dtype: np.dtype[Any]) -> str:
+    # NumPy takes long to name a dtype.
+    return dtype.name

@@ -496,7 +496,7 @@ class RuleUnder:
         if not reads <= facts.keys():
             raise NeedsConcrete(*reads, noted=False)
         numbers = tuple(find for _, find in numbers_moving())
-        omissions = self.specialization.form(True, own_facts).omissions
+        omissions = self.specialization.proven(True, own_facts, given).omissions
         # Code that branches runs as written where its gradient may be differentiated.
         omissions = {kind: words for kind, words in omissions.items() if kind == BRANCHES}
         return Variant(
@@ -510,7 +510,7 @@ class RuleUnder:
         if leaves and not isinstance(leaves[0], Value):
             try:
                 own_facts = _without_reads(variant.facts)
-                self.specialization.graph(True, own_facts, leaves, is_call=is_call)
+                self.specialization.proven(True, own_facts, leaves, is_call=is_call)
             except TraceError as error:
                 if is_call:
                     raise

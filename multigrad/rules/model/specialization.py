@@ -159,18 +159,22 @@ class Specialization:
         return fill_bound(self.rule, self.hidden, params)
 
     # --- its graph --------------------------------------------------------------------------------
-    def graph(
-        self,
-        has_tin: bool,
-        facts: Mapping[str, Any],
-        leaves: Sequence[Any] = (),
-        *,
-        is_call: bool = False,
-    ) -> Graph:
-        """Return the rule's graph under these facts; see `form`."""
-        return self.form(has_tin, facts, leaves, is_call=is_call).graphs.backward
+    def graph(self, has_tin: bool, facts: Mapping[str, Any], leaves: Sequence[Any] = ()) -> Graph:
+        """Return the rule's graph under these facts; see `proven`."""
+        return self.form(has_tin, facts, leaves).graphs.backward
 
-    def form(
+    def form(self, has_tin: bool, facts: Mapping[str, Any], leaves: Sequence[Any] = ()) -> Variant:
+        """Return the rule as the backward of a function, whose graph has its own inputs alone; see
+        `proven`.
+        """
+        variant = self.proven(has_tin, facts, leaves)
+        try:
+            return self._form_of(variant, has_tin)
+        except NeedsConcrete as need:  # what shards are of the whole array
+            self.captures[has_tin].facts |= frozenset(need.facts)
+            raise
+
+    def proven(
         self,
         has_tin: bool,
         facts: Mapping[str, Any],
@@ -178,7 +182,7 @@ class Specialization:
         *,
         is_call: bool = False,
     ) -> Variant:
-        """Return the rule as the backward of a function, under these facts, captured once.
+        """Return the rule as it is captured under these facts, once, and proven.
 
         Args:
             leaves: of a call, its tensor and the run-time params: the graph is proven for its dtype
@@ -197,11 +201,7 @@ class Specialization:
                 prove(self.recipe, variant, leaves, is_call=True)
         except NotCaptured as error:
             raise error.error from error.__cause__
-        try:
-            return self._form_of(variant, has_tin)
-        except NeedsConcrete as need:  # what shards are of the whole array
-            self.captures[has_tin].facts |= frozenset(need.facts)
-            raise
+        return variant
 
     def _form_of(self, variant: Variant, has_tin: bool) -> Variant:
         left_out = omissions_of(self.recipe, variant)
@@ -366,13 +366,16 @@ def recipe_of_rule(
 
         return Recorded(args[0], partial(apply, call, args), first_order=rule.first_order)
 
-    def pull_graph(
-        graphs: FunctionGraph, backend: Backend, leaves: Sequence[Any]
-    ) -> Callable[..., Any]:
-        tin, has_tin, *values = leaves
-        inputs = (*((tin,) if has_tin else ()), *values, *((KEY,) if graphs.is_random else ()))
-        function = emit_rule_once(bare_graph(graphs, has_tin), backend, emitted)
-        return lambda grad_out: function(grad_out, *inputs)
+    def lower(graphs: FunctionGraph, backend: Backend) -> Callable[[Tensor, Sequence[Any]], Tensor]:
+        bare = bare_graph(graphs, has_tin=graphs.backward.input("tin") is not None)
+        function = emit_rule_once(bare, backend, emitted)
+        key = (KEY,) if graphs.is_random else ()
+
+        def pull(grad_out: Tensor, leaves: Sequence[Any]) -> Tensor:
+            tin, has_tin, *values = leaves
+            return function(grad_out, *((tin,) if has_tin else ()), *values, *key)
+
+        return pull
 
     def prove_parts(
         recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool
@@ -385,7 +388,7 @@ def recipe_of_rule(
             known = {**variant.facts, **numbers}
             needed = asked_of_input(bound.specialization.captures[has_tin].facts)
             facts = {fact: known[fact] for fact in needed & known.keys()}
-            bound.specialization.graph(has_tin, facts, (x, *bound.values), is_call=is_call)
+            bound.specialization.proven(has_tin, facts, (x, *bound.values), is_call=is_call)
         return ""
 
     return Recipe(
@@ -397,7 +400,7 @@ def recipe_of_rule(
         subject=f"rule {rule.name!r}",
         noun="rule",
         options=options,
-        graphs=GraphSource(prove=None if functions else prove_parts, pull=pull_graph),
+        graphs=GraphSource(prove=None if functions else prove_parts, lower=lower),
     )
 
 
