@@ -352,7 +352,7 @@ class Entries:
 
         table = EntriesByFacts(self.captures, layout, build, on_call=backend.compiler.on_call)
         table.put(leaves, entry)
-        return Entry(table.run)
+        return table.entry()
 
     def _entry_by_lengths(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
         decision = self.decide(EAGER, layout, leaves, backend)

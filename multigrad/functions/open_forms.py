@@ -13,13 +13,13 @@ and a capture around them get the form for the present values.
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..capture.user_code.read_checks import Check
-from ..capture.user_code.reads import LOOSE, Reads, check_of
+from ..capture.user_code.reads import LOOSE, Reads, run_while
 from ..graph.ir.graph import Graph
 from ..graph.passes.simplify import constant, simplify, substitute
 from ..graph.support.threads import set_within
@@ -28,7 +28,7 @@ from ..trace.active_rules import KeySource
 from ..trace.identity import items_key
 from ..trace.lookups import is_in_force, is_noted, is_read
 from .calls.arguments import Layout
-from .calls.binding import Entry
+from .calls.binding import Entry, Run
 from .calls.facts import gather_facts, watch, watch_arguments
 from .calls.recipe import Variant
 from .captures import Captures
@@ -148,12 +148,13 @@ class EntriesByFacts:
     in `_open` take it as it is then.
 
     Where nothing is looked up but what code reads (`_reads`), and that has stayed the same for some
-    calls, `_latest` has a quick check of it, and the entries by the facts about arguments.
+    calls, the entry of this table runs a quick check of it, and then one of the entries in
+    `_latest`, which are by the facts about arguments.
     """
 
     __slots__ = (
-        *("_around", "_build", "_latest", "_layout", "_look", "_on_call", "_open", "_reads"),
-        *("_state", "captures"),
+        *("_around", "_build", "_entry", "_latest", "_layout", "_look", "_on_call", "_open"),
+        *("_reads", "_state", "captures"),
     )
 
     def __init__(
@@ -165,7 +166,19 @@ class EntriesByFacts:
     ) -> None:
         self.captures, self._layout, self._build = captures, layout, build
         self._on_call = on_call
+        self._entry: Callable[[], Entry | None] = lambda: None
         self._begin_anew()
+
+    def entry(self) -> Entry:
+        """Return the entry that runs the calls; this table refers to it weakly."""
+        entry = Entry(self.run)
+        self._entry = weakref.ref(entry)
+        return entry
+
+    def _run_by(self, run: Run) -> None:
+        entry = self._entry()
+        if entry is not None:
+            entry.run = run
 
     def _begin_anew(self) -> None:
         facts = self.captures.facts
@@ -178,8 +191,9 @@ class EntriesByFacts:
         self._reads: list[Any] = reads if is_of_code else []
         self._look = watch_arguments(facts, self._layout)
         self._around = self._on_call if any(map(is_in_force, facts)) else None
-        # The check, the entries, the numbers of what was read, and for how many calls.
-        self._latest: tuple[Check | None, dict[Any, Entry], Any, int] = None, {}, (), 0
+        # The entries, the numbers of what was read, and for how many calls.
+        self._latest: tuple[dict[Any, Entry], Any, int] = {}, (), 0
+        self._run_by(self.run)
 
     def put(self, leaves: Sequence[Any], entry: Entry) -> None:
         read_facts, entries = self._state
@@ -187,12 +201,6 @@ class EntriesByFacts:
 
     def run(self, leaves: Sequence[Any], draws: KeySource) -> Any:
         """Run the entry for the facts of a call."""
-        is_same, entries, _, _ = self._latest
-        if is_same is not None and is_same() and not is_noted():
-            look = self._look
-            entry = entries.get(look and look(leaves))
-            if entry is not None:
-                return entry.run(leaves, draws)
         if self._around is not None:
             with self._around():
                 return self._choose(leaves).run(leaves, draws)
@@ -227,14 +235,27 @@ class EntriesByFacts:
     def _note_latest(self, key: Any, entry: Entry, paths: Numbers) -> None:
         """Note the entry for a key of `watch`; in time, have the check written."""
         *numbers, of_arguments = key
-        is_same, entries, numbers_before, calls = self._latest
+        entries, numbers_before, calls = self._latest
         if numbers != numbers_before:
-            is_same, entries, calls = None, {}, 0
+            entries, calls = {}, 0
+            self._run_by(self.run)
         entries[of_arguments] = entry
         # Again after 8, 16, ... calls: equal numbers may have taken the place of those it has.
         if calls >= CALLS and not calls & (calls - 1):
-            is_same = check_of(dict(zip(self._reads, numbers, strict=True)), paths)
-        self._latest = is_same, entries, numbers, calls + 1
+            meanings = dict(zip(self._reads, numbers, strict=True))
+            run = self._run_latest(entries) if self._look else entry.run
+            self._run_by(run_while(meanings, paths, run, self.run))
+        self._latest = entries, numbers, calls + 1
+
+    def _run_latest(self, entries: Mapping[Any, Entry]) -> Run:
+        look, otherwise = self._look, self.run
+        assert look is not None
+
+        def run(leaves: Sequence[Any], draws: KeySource) -> Any:
+            entry = entries.get(look(leaves))
+            return otherwise(leaves, draws) if entry is None else entry.run(leaves, draws)
+
+        return run
 
     def _try_open(self, leaves: Sequence[Any]) -> None:
         layout = self._layout.with_objects(leaves)

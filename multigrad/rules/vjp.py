@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,7 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among, entry_points, load_backend, refuse_unusable
 from ..backend.values import in_one_framework, is_float_tensor
-from ..capture.user_code.read_checks import Check
-from ..capture.user_code.reads import Reads, check_of
+from ..capture.user_code.reads import Reads, run_while
 from ..errors import GradientError, RuleTypeError, RuleValueError, TraceError, UnsupportedOp
 from ..functions.calls.arguments import (
     Layout,
@@ -41,7 +41,7 @@ from ..graph.support.threads import build_once
 from ..graph.support.tracebacks import door, shorten
 from ..graph.support.trees import optree
 from ..trace.active_rules import FREE, KeySource
-from ..trace.lookups import at_present, is_noted, look_up
+from ..trace.lookups import at_present, look_up
 from ..trace.trace import Value
 from .activation import Activation
 from .model.activation_function import put_under
@@ -364,25 +364,26 @@ def _keep(
     dtypes = [leaf.dtype for leaf in arrays]
     key = (PULLS, *dtypes, *map(type, leaves[count:]))
     read = {fact: number for fact, number in variant.facts.items() if isinstance(fact, Reads)}
-    entry = Entry(while_read(read, run) if read else run)
+    entry = entry_while_read(read, run) if read else Entry(run)
     build_once(function.entries.known, key, lambda: entry, MOST_ENTRIES)
 
 
-def while_read(read: Mapping[Reads, int], run: Run) -> Run:
-    """Return `run` for as long as what code reads stays the same; then its result is None."""
+def entry_while_read(read: Mapping[Reads, int], run: Run) -> Entry:
+    """Return what runs for as long as what code reads stays the same; then its result is None."""
     calls = 0
-    is_same: Check | None = None
 
-    def run_while(leaves: Sequence[Any], draws: KeySource) -> Any:
-        nonlocal calls, is_same
-        if is_same is None or not is_same() or is_noted():
-            if any(look_up(fact) != number for fact, number in read.items()):
-                return None
-            calls += 1
-            is_same = check_of(read, {}) if calls == CALLS else is_same
+    def compare(leaves: Sequence[Any], draws: KeySource) -> Any:
+        nonlocal calls
+        if any(look_up(fact) != number for fact, number in read.items()):
+            return None
+        calls += 1
+        if calls == CALLS and (known := find_entry()) is not None:
+            known.run = run_while(read, {}, run, compare)
         return run(leaves, draws)
 
-    return run_while
+    entry = Entry(compare)
+    find_entry = weakref.ref(entry)
+    return entry
 
 
 def checked_values(

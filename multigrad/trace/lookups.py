@@ -105,7 +105,7 @@ def is_collecting() -> bool:
 
 def is_noted() -> bool:
     """Return whether a capture, or a trace of `xg.jit`, notes what is looked up now."""
-    return READING.get() is not None or _JIT_TRACE.get() is not None
+    return READING.get() is not None or JIT_TRACE.get() is not None
 
 
 def note(meanings: Mapping[str, Any]) -> None:
@@ -205,7 +205,7 @@ class NumberNow(Telling):
 
 def hold(number: Any) -> None:
     """Note, in a trace of `xg.jit`, what it holds as a constant: `number.value` is valid for it."""
-    jit_trace = _JIT_TRACE.get()
+    jit_trace = JIT_TRACE.get()
     if jit_trace is not None:
         jit_trace.held.append(number)
 
@@ -234,14 +234,14 @@ class JitTrace:
 
 
 # Set while `xg.jit` traces; None outside.
-_JIT_TRACE: ContextVar[JitTrace | None] = ContextVar("multigrad_jit_trace", default=None)
+JIT_TRACE: ContextVar[JitTrace | None] = ContextVar("multigrad_jit_trace", default=None)
 
 
 def jit_tracing(
     moving: Iterable[Moving], values: Iterable[Any]
 ) -> AbstractContextManager[JitTrace]:
     """Let the trace within read these values for moving numbers."""
-    return set_within(_JIT_TRACE, JitTrace(dict(zip(moving, values, strict=True))))
+    return set_within(JIT_TRACE, JitTrace(dict(zip(moving, values, strict=True))))
 
 
 def read(moving: Moving, backend: Backend | None = None) -> Any:
@@ -252,7 +252,7 @@ def read(moving: Moving, backend: Backend | None = None) -> Any:
     """
     if is_collecting():  # first: a capture outlives the trace of `xg.jit` that it is made in
         return look_up(NumberNow.of(moving))
-    jit_trace = _JIT_TRACE.get()
+    jit_trace = JIT_TRACE.get()
     if jit_trace is not None:
         return jit_trace.read(moving)
     if backend is None:
@@ -323,7 +323,7 @@ def hand_along(
 
     def run(x: Any) -> Any:
         nonlocal last_numbers
-        if READING.get() is not None or _JIT_TRACE.get() is not None or THEN.get() is not None:
+        if READING.get() is not None or JIT_TRACE.get() is not None or THEN.get() is not None:
             return call_anew(x, in_force)
         numbers = list(values)
         for i, each in moving:
@@ -384,7 +384,7 @@ def all_at_present(active: ActiveRules, backend: Backend | None = None) -> Activ
 
 def refuse_step(moving: Moving) -> None:
     # A step in a trace or a capture would happen once, not at each call.
-    if is_tracing() or _JIT_TRACE.get() is not None or is_collecting():
+    if is_tracing() or JIT_TRACE.get() is not None or is_collecting():
         raise TraceError(
             f"{moving.where()} is stepped while code is traced, where it would step once, for the "
             "trace, and not at each call. Call step() outside the compiled function, after it"

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from ...graph.ir.types import FLOAT_SCALAR
 from .paths import STARTS, Find, cell_of, global_of
+from .read_checks import write_find
 from .reads import LOOSE
 
 READ = "read_"  # begins the names of these inputs
@@ -17,7 +18,7 @@ def numbers_moving() -> list[tuple[str, Find]]:
     rows = [
         (reads, path) for reads, paths in LOOSE.get().items() for path in sorted(paths, key=repr)
     ]
-    return [(f"{READ}{i}", reads.finds[path]) for i, (reads, path) in enumerate(rows)]
+    return [(f"{READ}{i}", write_find(reads.anchor, path)) for i, (reads, path) in enumerate(rows)]
 
 
 class Moved(NamedTuple):

@@ -1,12 +1,15 @@
 """Whether what code reads is what it was, asked at each call: straight code for the usual paths.
 
-    class Atan: slope = 2.0           def is_same():
-    def curve(x):                         v0 = find0()  # curve
-        return x * Atan.slope             v1 = v0.__globals__.get('Atan', MISSING)
-                                          if v1 is not t1() or v1 is None: return False
-                                          v2 = v1.__dict__.get('slope', MISSING)
-                                          if v2 is not t2: return False
-                                          return True
+    class Atan: slope = 2.0           def run_guarded(leaves, draws):
+    def curve(x):                       try:
+        return x * Atan.slope             v0 = find0()  # curve
+                                          v1 = v0.__globals__.get('Atan', MISSING)
+                                          if v1 is not t1() or v1 is None: raise Changed
+                                          v2 = v1.slope
+                                          if v2 is not t2: raise Changed
+                                        except Exception: pass
+                                        else: return run(leaves, draws)
+                                        return otherwise(leaves, draws)
 
 A line holds for values of the kind for which it was written, which the lines before it compare; any
 other value counts as a change. Where nothing is short, a line calls what `paths.py` has for it.
@@ -16,64 +19,102 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType, MemberDescriptorType, ModuleType, NoneType
 from typing import Any
 
 from ...lowering.source import compile_source
-from .paths import Path
+from ...trace.active_rules import KeySource
+from ...trace.lookups import JIT_TRACE, READING
+from .paths import MISSING, OPEN, TAKES, Find, Path, token_of
 
-Check = Callable[[], bool]
-Found = tuple[Callable[[], Any], Mapping[Path, Any]]  # what finds the anchor; tokens by their paths
+Run = Callable[[Sequence[Any], KeySource], Any]
+Found = tuple[Find, Mapping[Path, Any]]  # what finds the anchor; tokens by their paths
 NUMBERS = (bool, float, int, str)
 SLOTS = (NoneType, MemberDescriptorType)  # what a class has for an attribute that its objects have
 dict_of = object.__getattribute__
 
 
-def write_check(
-    found: Iterable[Found], takes: Mapping[str, Callable[..., Any]], scope: Mapping[str, Any]
-) -> Check:
-    """Return a function that tells whether the tokens of what paths lead to are still these.
+class Changed(Exception):
+    """What code reads has changed."""
 
-    Args:
-        takes: the steps of paths.
-        scope: `MISSING`, `OPEN` and `token`, which returns a value's token, as in `paths.py`.
+
+class Source:
+    """Lines of straight code that look up values, and the names that they use."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {**TAKES, "MISSING": MISSING, "dict_of": dict_of}
+        self.count = 0
+
+    def begin(self, find: Find) -> tuple[dict[Path, str], dict[Path, Any]]:
+        """Return by path the names of the values that have been looked up, and these."""
+        word = self._add_line(f"find{self.count}()")
+        self.names[f"find{word[1:]}"] = find
+        return {(): word}, {(): find()}
+
+    def look_up(self, path: Path, words: dict[Path, str], values: dict[Path, Any]) -> None:
+        for n, (kind, place) in enumerate(path):
+            before, after = path[:n], path[: n + 1]
+            if after in words:
+                continue
+            owner, word = values[before], words[before]
+            if owner is None or owner is MISSING:
+                values[after], take = MISSING, f"{kind}({word}, {place!r})"
+                take = f"MISSING if {word} in (None, MISSING) else {take}"
+            else:
+                values[after] = TAKES[kind](owner, place)
+                take = _write_take(word, owner, kind, place, values[after])
+            words[after] = self._add_line(take)
+
+    def _add_line(self, value: str) -> str:
+        word = f"v{self.count}"
+        self.count += 1
+        self.lines.append(f"{word} = {value}")
+        return word
+
+    def make(self, name: str, text: str) -> Callable[..., Any]:
+        """Return the function of a text, in which @ stands for the lines."""
+        text = text.replace("@", "\n    ".join(self.lines))
+        # What it reads is local: a look-up in globals would take longer.
+        names = [each for each in self.names if re.search(rf"\b{each}\b", text)]
+        text = f"def make({', '.join(names)}):\n {text}\n return {name}\n"
+        make = compile_source(text, "reads", {})["make"]
+        return make(**{each: self.names[each] for each in names})
+
+
+def write_find(find: Find, path: Path) -> Find:
+    """Return a function that finds the value at the end of a path from what `find` gives."""
+    source = Source()
+    words, values = source.begin(find)
+    source.look_up(path, words, values)
+    source.lines.append(f"return {words[path]}")
+    return source.make("find", "def find():\n    @")
+
+
+def write_guard(found: Iterable[Found], run: Run, otherwise: Run) -> Run:
+    """Return `run` for as long as the tokens of what paths lead to are these; else `otherwise`.
+
+    `otherwise` runs too where a capture, or a trace of `xg.jit`, notes what is looked up.
     """
-    namespace, lines = {**takes, **scope, "dict_of": dict_of}, list[str]()
-    missing, count = scope["MISSING"], 0
+    source = Source()
     for find, tokens in found:
-        namespace[f"find{count}"] = find
-        lines.append(f"v{count} = find{count}()")
-        words: dict[Path, str] = {(): f"v{count}"}
-        values: dict[Path, Any] = {(): find()}
-        count += 1
+        words, values = source.begin(find)
         for path, token in tokens.items():
-            for n, (kind, place) in enumerate(path):
-                before, after = path[:n], path[: n + 1]
-                if after in words:
-                    continue
-                owner, word, words[after] = values[before], words[before], f"v{count}"
-                count += 1
-                if owner is None or owner is missing:
-                    values[after], take = missing, f"{kind}({word}, {place!r})"
-                    take = f"MISSING if {word} in (None, MISSING) else {take}"
-                else:
-                    values[after] = takes[kind](owner, place)
-                    take = _write_take(word, owner, kind, place, values[after])
-                lines.append(f"{words[after]} = {take}")
+            source.look_up(path, words, values)
             name = f"t{words[path][1:]}"
-            namespace[name] = token
-            test = _write_test(words[path], values[path], name, token, scope["OPEN"])
-            lines.append(f"if {test}: return False")
-    body = "\n        ".join((*lines, "return True"))
-    # What it reads is local: a look-up in globals would take longer.
-    names = [name for name in namespace if re.search(rf"\b{name}\b", body)]
-    source = (
-        f"def make({', '.join(names)}):\n  def is_same():\n    try:\n        {body}\n"
-        "    except Exception:\n        return False\n  return is_same\n"
+            source.names[name] = token
+            source.lines.append(
+                f"if {_write_test(words[path], values[path], name, token)}: raise Changed"
+            )
+    source.lines.append("if capture() is not None or jit_trace() is not None: raise Changed")
+    source.names |= {"capture": READING.get, "jit_trace": JIT_TRACE.get, "token": token_of}
+    source.names |= {"Changed": Changed, "run": run, "otherwise": otherwise}
+    return source.make(
+        "run_guarded",
+        "def run_guarded(leaves, draws):\n  try:\n    @\n  except Exception: pass\n"
+        "  else: return run(leaves, draws)\n  return otherwise(leaves, draws)",
     )
-    make = compile_source(source, "reads", {})["make"]
-    return make(**{name: namespace[name] for name in names})
 
 
 def _write_take(owner: str, value: Any, kind: str, place: Any, found: Any) -> str:
@@ -115,8 +156,8 @@ def _write_stored(owner: str, value: Any, name: str, found: Any) -> str:
     return ""
 
 
-def _write_test(word: str, value: Any, name: str, token: Any, open_token: Any) -> str:
-    if token is open_token:
+def _write_test(word: str, value: Any, name: str, token: Any) -> str:
+    if token is OPEN:
         return f"type({word}) is not float"
     if type(token) is weakref.ref:
         held = token()

@@ -30,8 +30,6 @@ from ...errors import TraceError
 from ...graph.support.threads import SERIALS
 from ...trace.lookups import Telling, hold
 from .paths import (
-    MISSING,
-    OPEN,
     TAKES,
     Find,
     Path,
@@ -40,7 +38,7 @@ from .paths import (
     opened,
     token_of,
 )
-from .read_checks import Check, write_check
+from .read_checks import Run, write_guard
 
 Latest = tuple[tuple[Find, ...], Sequence[Any], int]  # what finds, what was found, its number
 MOST_READS = 1024  # of one function
@@ -170,20 +168,22 @@ class Reads(Telling):
                 )
 
 
-def check_of(
-    numbers: Mapping[Reads, int], open_paths: Mapping[Reads, frozenset[Path]]
-) -> Check | None:
-    """Return a function that quickly tells whether facts have these meanings, as they had last."""
+def run_while(
+    numbers: Mapping[Reads, int],
+    open_paths: Mapping[Reads, frozenset[Path]],
+    run: Run,
+    otherwise: Run,
+) -> Run:
+    """Return `run` for as long as facts have these meanings, as they had last; else `otherwise`."""
     found: list[tuple[Find, dict[Path, Any]]] = []
     for reads, number in numbers.items():
         tokens = reads.found(number, open_paths.get(reads, NONE))
         if tokens is None:
-            return None
+            return otherwise
         found.append((reads.anchor, tokens))
-    scope = {"MISSING": MISSING, "OPEN": OPEN, "token": token_of}
     with suppress(Exception):  # what led to a value has changed by now
-        return write_check(found, TAKES, scope)
-    return None
+        return write_guard(found, run, otherwise)
+    return otherwise
 
 
 # By id. A row goes with its anchor, and keeps it alive only where Python has no weak reference.

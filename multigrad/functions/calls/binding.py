@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -35,18 +35,24 @@ Tensor = Any
 Run = Callable[[Sequence[Any], KeySource], Any]
 
 
-class Entry(NamedTuple):
+class Entry:
     """How calls of one layout run on one backend.
 
     Attributes:
-        run: `run(leaves, draws) -> outputs`.
+        run: `run(leaves, draws) -> outputs`; another once it is known what all calls share.
         bind: `bind(x, numbers) -> f(x)` for tensors like x, the numbers prepared; or None.
         call: `call(x, *numbers)` without a look at the numbers; None: there is none.
     """
 
-    run: Run
-    bind: Callable[[Tensor, tuple[Any, ...]], Callable[[Tensor], Any]] | None = None
-    call: Callable[..., Any] | None = None
+    __slots__ = ("__weakref__", "bind", "call", "run")
+
+    def __init__(
+        self,
+        run: Run,
+        bind: Callable[[Tensor, tuple[Any, ...]], Callable[[Tensor], Any]] | None = None,
+        call: Callable[..., Any] | None = None,
+    ) -> None:
+        self.run, self.bind, self.call = run, bind, call
 
     def bound(
         self, x: Tensor, numbers: tuple[Any, ...], draws: KeySource
@@ -54,13 +60,11 @@ class Entry(NamedTuple):
         """Return `f(x)` for tensors like x, with these numbers for the rest of the leaves."""
         if self.bind is not None and all(type(number) is float for number in numbers):
             return self.bind(x, numbers)
-        run = self.run
-        return lambda x: run((x, *numbers), draws)
+        return lambda x: self.run((x, *numbers), draws)
 
     def open(self, draws: KeySource) -> Callable[..., Any]:
         """Return `f(x, *numbers)` for numbers that have been checked."""
-        run = self.run
-        return self.call or (lambda *leaves: run(leaves, draws))
+        return self.call or (lambda *leaves: self.run(leaves, draws))
 
 
 def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Attached) -> Entry:
@@ -73,11 +77,7 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
     is_random, is_rule = variant.graphs.is_random, variant.graphs.is_rule
     is_bare = variant.outputs.is_leaf() and not variant.fixed
     if read := variant.numbers:
-        lowered_call, is_in_order = call, False
-
-        def call(*inputs: Any) -> Any:
-            given, keys = inputs[: len(order)], inputs[len(order) :]
-            return lowered_call(*given, *[find() for find in read], *keys)
+        call = reading_numbers(call, read, len(order) if is_random else None)
 
     def run(leaves: Sequence[Any], draws: KeySource) -> Any:
         try:
@@ -133,6 +133,28 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
             raise
 
     return Entry(explained)
+
+
+def reading_numbers(
+    call: Callable[..., Any], read: Sequence[Callable[[], float]], count: int | None
+) -> Callable[..., Any]:
+    """Return a call that is given the numbers that code reads; after `count` inputs, or all."""
+
+    def call_with_numbers(*inputs: Any) -> Any:
+        return call(*inputs, *[find() for find in read])
+
+    def call_with_number(*inputs: Any) -> Any:
+        return call(*inputs, find())
+
+    def call_before_key(*inputs: Any) -> Any:
+        return call(*inputs[:count], *[find() for find in read], *inputs[count:])
+
+    if count is not None:
+        return call_before_key
+    if len(read) > 1:
+        return call_with_numbers
+    (find,) = read
+    return call_with_number
 
 
 def weakened(run: Run, weak: tuple[int, ...], weaken: Callable[[Tensor], Tensor]) -> Run:
