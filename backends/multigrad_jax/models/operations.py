@@ -70,7 +70,7 @@ def inlined(function: Callable[..., Any], name: str) -> Inlined | None:
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         return None
-    return Inlined(function, name, (code.co_filename, getattr(code, "co_qualname", code.co_name)))
+    return Inlined(function, name, (code.co_filename, code.co_qualname))
 
 
 def outline(jaxpr: Any, functions: Sequence[Inlined]) -> Any:

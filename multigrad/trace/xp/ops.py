@@ -93,7 +93,7 @@ def make(row: Op, namespace: dict[str, Any], example: str) -> FunctionType:
     template = TEMPLATES[kind].__code__
     code = template.replace(
         co_name=name,
-        **({"co_qualname": name} if hasattr(template, "co_qualname") else {}),
+        co_qualname=name,
         co_varnames=(*operands, *attrs),
         # `apply` and `ops` come first, then what the capitals stand for.
         co_names=(*template.co_names[:2], row.name.upper(), *[r.taken for r in rules if r.taken]),
