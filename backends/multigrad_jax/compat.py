@@ -19,7 +19,7 @@ from multigrad.rules.gradients import GradientRule, fold_step
 from multigrad.rules.model.lookup import unknown_keyword_error
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.model.rule_application import apply_rule as apply_to_tensor
-from multigrad.trace.active_rules import Counter, KeySource, normalize_key
+from multigrad.trace.random_keys import Counter, KeySource, normalize_key
 
 from . import compile
 

@@ -27,8 +27,8 @@ from multigrad.errors import GradientError, RuleValueError, UnsupportedOp
 from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
 from multigrad.rules.context import CURRENT, ActiveRules
-from multigrad.trace import active_rules
-from multigrad.trace.active_rules import BRANCH, Counter, join
+from multigrad.trace import random_keys
+from multigrad.trace.random_keys import BRANCH, Counter, join
 
 from .kernels.random import is_dtensor
 from .kernels.shapes import dim
@@ -241,7 +241,7 @@ pause_to_merge = mirrored_run._MirroredReplicaContext._merge_call
 def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call a function once per replica, each in a copy of this call's context."""
     context = copy_context()
-    branches = active_rules.part(len(strategy.extended.worker_devices))
+    branches = random_keys.part(len(strategy.extended.worker_devices))
 
     def call_replica(*args: Any, **kwargs: Any) -> Any:
         thread: Any = threading.current_thread()
@@ -263,7 +263,7 @@ def merge_call(context: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> 
     returns what it returned to all.
     """
     copied_context, active = copy_context(), CURRENT.get()
-    (branch,) = active_rules.part(1)
+    (branch,) = random_keys.part(1)
 
     def merge(*args: Any, **kwargs: Any) -> Any:
         copied_context.run(BRANCH.set, branch)

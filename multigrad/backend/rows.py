@@ -35,7 +35,7 @@ def rows_of(functions: Mapping[str, Any]) -> dict[Op, Row]:
     spellings = ((op, name) for op in ops.CALLABLE_OPS for name in (op.name, f"{op.name}_"))
     rows = {op: functions[name] for op, name in spellings if name in functions}
     file = functions.get("__name__")  # none where these are the locals of a function
-    # What a file imports of ours may have an op's name by chance, as `active_rules.part` has.
+    # What a file imports of ours may have an op's name by chance, as `random_keys.part` has.
     return {op: row for op, row in rows.items() if file is None or not _is_of_core(row)}
 
 

@@ -29,7 +29,7 @@ from ..graph.support.pickles import is_of_session, name_in_module, pickled
 from ..graph.support.tracebacks import shorten
 from ..graph.support.trees import optree
 from ..lowering.function_graph import read_way
-from ..trace.active_rules import FREE, Counter, keyed
+from ..trace.random_keys import FREE, Counter, keyed
 from ..trace.trace import Value
 from .calls.arguments import PLAIN, as_numbers, flatten
 from .calls.effects import giving, has_containers

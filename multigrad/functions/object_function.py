@@ -22,7 +22,7 @@ from ..capture.user_code.object_state import FilledCopy, ObjectState, held_by, i
 from ..capture.user_code.signature import called_method, name_of
 from ..errors import FormatError, TraceError
 from ..graph.support.trees import optree
-from ..trace.active_rules import FREE
+from ..trace.random_keys import FREE
 from ..trace.trace import Trace, Value, copy_of
 from .calls.arguments import flatten, owner_of, unwrap
 from .calls.parameters import Completion, signature_of

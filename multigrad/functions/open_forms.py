@@ -24,9 +24,9 @@ from ..graph.ir.graph import Graph
 from ..graph.passes.simplify import constant, simplify, substitute
 from ..graph.support.threads import set_within
 from ..lowering.function_graph import FunctionGraph
-from ..trace.active_rules import KeySource
 from ..trace.identity import items_key
 from ..trace.lookups import is_in_force, is_noted, is_read
+from ..trace.random_keys import KeySource
 from .calls.arguments import Layout
 from .calls.binding import Entry, Run
 from .calls.facts import gather_facts, watch, watch_arguments

@@ -33,7 +33,7 @@ from ..rules.model.lookup import unknown_keyword_error
 from ..rules.model.rule import Rule
 from ..rules.model.rule_in_force import RuleInForce, bind_addressed
 from ..rules.registry import resolve
-from ..trace.active_rules import KeySource
+from ..trace.random_keys import KeySource
 from ..trace.trace import NeedsConcrete
 from .base import HoldingLayer, naming_options
 from .compiled_steps import (

@@ -21,7 +21,7 @@ from ..graph.support.threads import SERIALS
 from ..graph.support.tracebacks import shorten
 from ..lowering.checks import find_lacking, refuse_lacking
 from ..lowering.forwards import ActivationName, Forward
-from ..trace.active_rules import CURRENT, FREE, is_of_then
+from ..trace.active_rules import CURRENT, is_of_then
 from ..trace.lookups import (
     RULE_IN_FORCE,
     Lookup,
@@ -34,6 +34,7 @@ from ..trace.lookups import (
     note_lookup,
     reading,
 )
+from ..trace.random_keys import FREE
 from ..trace.ranks import CHECKED, note
 from ..trace.trace import Value, dtype_name
 from . import model

@@ -29,8 +29,8 @@ from ..lowering.checks import find_lacking, refuse_lacking
 from ..lowering.forwards import Forward
 from ..lowering.lower import lower_graphs
 from ..lowering.plain_functions import PlainFunctions, without_autodiff
-from ..trace.active_rules import FREE, KeySource
 from ..trace.lookups import at_present
+from ..trace.random_keys import FREE, KeySource
 from .activation import without_rule
 from .context import RuleInForce
 from .guest_function import GuestFunction, LatestOutputs, OutputTree, Trials, cross

@@ -31,13 +31,8 @@ from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
 from ..graph.support.lazy_modules import deprecated_names
 from ..graph.support.params import Axes, Fused, Key, Over, Residuals, read_params
 from ..graph.support.tracebacks import door
-from ..trace.active_rules import (
-    CURRENT,
-    EMPTY,
-    ActiveRules,
-    Counter,
-    normalize_key,
-)
+from ..trace.active_rules import CURRENT, EMPTY, ActiveRules
+from ..trace.random_keys import Counter, normalize_key
 from ..trace.ranks import CHECKED, compare, name_rank, note
 from .model.lookup import activate, apply_now, unknown_keyword_error, with_choices
 from .model.rule import Rule
@@ -45,7 +40,7 @@ from .model.rule_in_force import RuleInForce, tokens_of
 from .model.rule_names import get
 
 if TYPE_CHECKING:
-    from ..trace.active_rules import key_token
+    from ..trace.random_keys import key_token
 
 __all__ = [
     "CURRENT",
@@ -65,7 +60,7 @@ __all__ = [
 INSTEAD = "compare `token` of a rule in force, which contains the key"
 __getattr__ = deprecated_names(
     __name__,
-    {"key_token": ("multigrad.trace.active_rules:key_token", "1.0", "2.0", INSTEAD)},
+    {"key_token": ("multigrad.trace.random_keys:key_token", "1.0", "2.0", INSTEAD)},
 )
 
 Scope: TypeAlias = Literal["activations", "params", "all"]

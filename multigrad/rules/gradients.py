@@ -21,8 +21,8 @@ from ..functions.function import Function
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.params import Axes, Key, Over, read_params
 from ..graph.support.trees import optree
-from ..trace.active_rules import FREE, Counter, KeySource, keyed
 from ..trace.lookups import Lookup, names_in, note_lookup, reading
+from ..trace.random_keys import FREE, Counter, KeySource, keyed
 from ..trace.ranks import CHECKED, compare
 from ..trace.xp import all as xp
 from . import registry

@@ -25,8 +25,9 @@ from ..errors import BackendNotFound, MultigradError
 from ..functions.function import Function
 from ..graph.support.params import P, R
 from ..graph.support.threads import SERIALS, set_within
-from ..trace.active_rules import FREE, Counter, KeySource, Moving, alive
+from ..trace.active_rules import Moving, alive
 from ..trace.lookups import all_at_present, jit_tracing, read
+from ..trace.random_keys import FREE, Counter, KeySource
 from . import registry
 from .activation import Activation
 from .context import CURRENT, ActiveRules, RuleInForce

@@ -40,8 +40,8 @@ from ..graph.support.params import R
 from ..graph.support.threads import build_once
 from ..graph.support.tracebacks import door, shorten
 from ..graph.support.trees import optree
-from ..trace.active_rules import FREE, KeySource
 from ..trace.lookups import at_present, look_up
+from ..trace.random_keys import FREE, KeySource
 from ..trace.trace import Value
 from .activation import Activation
 from .model.activation_function import put_under

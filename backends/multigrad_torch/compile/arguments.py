@@ -26,7 +26,7 @@ import torch
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import MultigradError
 from multigrad.functions.calls.facts import SOME_LENGTH
-from multigrad.trace.active_rules import KeySource
+from multigrad.trace.random_keys import KeySource
 
 from ..dialect import introspection
 from ..dynamo import at_import

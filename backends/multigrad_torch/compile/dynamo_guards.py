@@ -28,8 +28,9 @@ from multigrad.backend.values import key_for
 from multigrad.errors import StaleTraceError
 from multigrad.graph.support.threads import make_lock
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce, use
-from multigrad.trace.active_rules import KeySource, Moving
+from multigrad.trace.active_rules import Moving
 from multigrad.trace.lookups import all_at_present
+from multigrad.trace.random_keys import KeySource
 from multigrad.trace.trace import setting
 
 from .. import versions

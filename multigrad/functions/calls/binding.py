@@ -22,9 +22,9 @@ from ...graph.ir.types import BOOL, T
 from ...graph.ops.arrays.loops import run_graph
 from ...graph.support.trees import optree
 from ...lowering.checks import find_device
-from ...trace.active_rules import KeySource
 from ...trace.assertions import FORWARD_MODE
 from ...trace.coercion import array_node
+from ...trace.random_keys import KeySource
 from ...trace.trace import Trace, lift
 from .arguments import Layout, Leaf, replace_at
 from .as_written import run_as_it_is

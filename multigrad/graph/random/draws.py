@@ -19,7 +19,7 @@ Key: TypeAlias = tuple[int, int]
 Words: TypeAlias = tuple[Tensor, Tensor]
 
 # Keys for the draws on arrays, in order, while code runs to be compared with its graph: set by
-# `functions/proof`, read by `trace/active_rules.py` and `trace/xp/arrays.py`.
+# `functions/proof`, read by `trace/random_keys.py` and `trace/xp/arrays.py`.
 REPLAYED: ContextVar[Iterator[Any] | None] = ContextVar("multigrad_replayed", default=None)
 
 WORD_MASK = 0xFFFFFFFF

@@ -21,9 +21,10 @@ from ...capture.user_code.signature import Signature, called_method, name_of
 from ...errors import RuleError, RuleTypeError, RuleValueError, closest
 from ...graph.support.params import Fused, read_fused, read_shards
 from ...lowering.function_graph import read_way
-from ...trace.active_rules import FREE, THEN, ActiveRules, Moving, is_of_then, keyed
+from ...trace.active_rules import THEN, ActiveRules, Moving, is_of_then
 from ...trace.identity import function_key
 from ...trace.lookups import READING, Lookup, check_ranges, names_in, note_lookup, reading
+from ...trace.random_keys import FREE, keyed
 from . import rule_names
 from .rule import Rule
 from .rule_in_force import RuleInForce, bind, token_of

@@ -36,8 +36,8 @@ from ...graph.support.pickles import pickled
 from ...graph.support.tracebacks import shorten
 from ...lowering.forwards import ActivationName
 from ...lowering.function_graph import read_way
-from ...trace.active_rules import FREE, keyed
 from ...trace.lookups import now
+from ...trace.random_keys import FREE, keyed
 from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
 from . import rule_names

@@ -18,8 +18,9 @@ from ...errors import RuleTypeError, TraceError
 from ...graph.ir.graph import Graph
 from ...graph.support.params import find_part, is_address, read_params
 from ...graph.support.threads import SERIALS
-from ...trace.active_rules import FREE, KeySource, Moving, key_token, settle
+from ...trace.active_rules import Moving, settle
 from ...trace.identity import function_key, items_key, owners_of
+from ...trace.random_keys import FREE, KeySource, key_token
 from ...trace.trace import NeedsConcrete
 from .rule_names import as_registered
 from .specialization import Slot, Specialization, code_of
