@@ -6,7 +6,7 @@ optax is imported when a transformation is made, and only then.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Never
+from typing import Any, Never, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from multigrad.trace.random_keys import Counter, KeySource, normalize_key
 
 from . import compile
 
-Tensor = Any
+Tensor: TypeAlias = jax.Array
 
 
 def apply_rule(

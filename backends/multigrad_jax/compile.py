@@ -42,7 +42,7 @@ from multigrad.trace.trace import setting
 from .kernels import random
 from .versions import set_everywhere, take_current_trace
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = jax.Array
 # --- what is in the keys of jax's caches, and what they depend on ---------------------------------
 # The rules in force; "" for none.
 FRAME = jax.make_user_context("")

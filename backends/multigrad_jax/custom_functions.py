@@ -48,7 +48,7 @@ from multigrad.trace.trace import Trace, Value
 
 from .versions import primal_of, static_of, takes_symbolic_zeros
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = jax.Array
 Call: TypeAlias = Callable[..., Any]  # runs one of the user's functions: (function, *args)
 
 

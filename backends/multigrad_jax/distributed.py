@@ -33,7 +33,7 @@ from . import versions
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = jax.Array
 Axes: TypeAlias = frozenset[str]
 # The axes that a rule names; None: all mapped axes over which the array in question varies.
 Names: TypeAlias = tuple[str, ...] | None

@@ -7,7 +7,7 @@ The functions below are copied as source into the ejected file, in place of the 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from multigrad.graph import random as core
 from .attach import render as attach_render
 from .kernels import arrays, random
 
-Tensor = Any
+Tensor: TypeAlias = jax.Array
 
 
 def render(emitted: Emitted) -> str:

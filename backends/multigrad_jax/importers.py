@@ -37,7 +37,7 @@ from .custom_functions import (
 from .jaxprs import all_equations
 from .versions import VJP_KINDS, core, primal_of
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = jax.Array
 Rule = Callable[..., Any]
 
 

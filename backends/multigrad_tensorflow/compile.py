@@ -14,7 +14,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from traceback import walk_stack
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
@@ -36,7 +36,7 @@ from multigrad.trace.lookups import Lookup
 from .kernels import random
 from .recomputed_regions import ENTRIES, RegionUse, of_first_run, regions_around
 
-Tensor = Any
+Tensor: TypeAlias = tf.Tensor
 # The attribute of a graph that holds its check, and the key of the captured value.
 GUARD = "multigrad_rule_in_force"
 # Exporters trace functions of their own into files, in which a captured check would be an input.
@@ -55,7 +55,9 @@ def on_enter(token: str) -> Callable[[], None]:
     return functools.partial(ENTRIES.reset, ENTRIES.set((*ENTRIES.get(), entry)))
 
 
-def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activations") -> None:
+def on_read(
+    x: Tensor | None, activation: Activation | None = None, scope: str = "activations"
+) -> None:
     """Capture a check in the functions being traced, as far as the rule comes from outside them."""
     if tf.executing_eagerly() or save_context.in_save_context():
         return

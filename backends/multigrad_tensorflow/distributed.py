@@ -33,7 +33,7 @@ from multigrad.trace.random_keys import BRANCH, Counter, join
 from .kernels.random import is_dtensor
 from .kernels.shapes import dim
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = tf.Tensor
 Names: TypeAlias = tuple[str, ...] | None
 FEW_BITS = (tf.float16, tf.bfloat16)
 # Set while a proof runs: only one replica runs it, so an exchange would wait for ever.

@@ -18,7 +18,7 @@ from multigrad.graph.random import draws
 from .attach import render
 from .kernels import arrays, random
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = tf.Tensor
 
 
 def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:

@@ -35,7 +35,7 @@ from multigrad.trace.trace import Trace, Value
 
 from .recomputed_regions import FIRST
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = tf.Tensor
 
 
 def make_nothing() -> Any:

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from traceback import walk_stack
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
@@ -33,7 +33,7 @@ from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.rules.jit import in_force
 from multigrad.trace.active_rules import Noted
 
-Tensor = Any
+Tensor: TypeAlias = tf.Tensor
 
 
 class RegionUse(NamedTuple):

@@ -24,7 +24,7 @@ from .versions import DTENSORS
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = torch.Tensor
 ShardLayout: TypeAlias = tuple[Any, tuple[Any, ...]]  # a mesh, and placements on it
 
 

@@ -30,7 +30,7 @@ from ..versions import custom_vjp_of_values, take_current_trace
 from .render import make_strong
 from .vjp import forbid_derivative
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = jax.Array
 Run: TypeAlias = Callable[..., Any]
 Pullback: TypeAlias = Callable[..., tuple[Tensor | None, ...]]
 WIDE = ("float64", "int64", "uint64")  # dtypes that jax makes narrower by default

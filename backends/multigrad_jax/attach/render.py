@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from multigrad.backend import Body, Emitted
 
 
-Tensor = Any
+Tensor: TypeAlias = jax.Array
 
 
 def render(emitted: Emitted) -> str:

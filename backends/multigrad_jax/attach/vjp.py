@@ -23,7 +23,7 @@ from ..kernels.elementwise import is_tensor
 if TYPE_CHECKING:
     from multigrad.backend import Graph
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = jax.Array
 Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from multigrad.graph.ops.arrays.reductions import over, over_axes
 from . import random, shapes
 from .elementwise import accumulated, is_staged_out
 
-Tensor = Any
+Tensor: TypeAlias = jax.Array
 Ints = tuple[int, ...]
 Axis = int | tuple[int, ...] | None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from multigrad.graph.ops.special_functions import digamma_by_reflection, polygam
 
 from .. import versions
 
-Tensor = Any
+Tensor: TypeAlias = jax.Array
 HALVES = (jnp.dtype("float16"), jnp.dtype("bfloat16"))
 
 

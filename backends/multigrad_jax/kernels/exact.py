@@ -9,7 +9,7 @@ after it is gone.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from multigrad.graph.passes.decisions import APART, as_exact
 from ..versions import core
 from . import elementwise
 
-Tensor = Any
+Tensor: TypeAlias = jax.Array
 
 
 def apart(x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from multigrad.graph import random as core
 from ..distributed import Wide, add_wide, multiply_wide, vary, varying, wide
 from ..versions import take_current_trace
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = jax.Array
 
 IMPLEMENTATION = "threefry2x32"
 

@@ -7,7 +7,7 @@ as `jnp.take` does, and writes are dropped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_
 
 from .elementwise import accumulated
 
-Tensor = Any
+Tensor: TypeAlias = jax.Array
 Axis = int | tuple[int, ...] | None
 
 

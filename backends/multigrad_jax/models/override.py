@@ -16,7 +16,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import MethodType
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, ref
 
 import jax
@@ -52,7 +52,7 @@ from .operations import (
 )
 from .relevance import composite_of, reads_layers, run
 
-Tensor = Any
+Tensor: TypeAlias = jax.Array
 # Computes a jaxpr with rules: (jaxpr, constants, arguments) -> results.
 Run = Callable[[Any, Sequence[Any], Sequence[Tensor]], list[Tensor]]
 # Computes that of a whole call: (closed jaxpr, arrays, state of objects) -> arrays, state after it.

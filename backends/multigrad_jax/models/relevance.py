@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ from ..jaxprs import bind_unchanged, walk
 from .layer_kinds import Layers, Plan, flatten
 from .operations import is_float, name_of
 
-Tensor = Any
+Tensor: TypeAlias = jax.Array
 OPERATORS = {"add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "div": jnp.divide}
 
 

@@ -32,7 +32,7 @@ from ..distributed import ALONE
 from .render import custom_gradient, localize, run_forward, stop
 from .vjp import forbid_derivative
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = tf.Tensor
 Call: TypeAlias = Callable[[Sequence[SharedBuffer]], list[SharedBuffer]]
 ALIGNMENT = 64  # of borrowed memory; TensorFlow aborts the process at any other
 

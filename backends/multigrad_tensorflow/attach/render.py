@@ -25,7 +25,7 @@ from multigrad.graph.ir.types import is_float
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = tf.Tensor
 VECTORIZED = (
     "tf.vectorized_map (TensorFlow 2.21) drops custom gradients, so a gradient through it would "
     "not be the rule's. Take the gradient inside the mapped function, or use tf.map_fn"

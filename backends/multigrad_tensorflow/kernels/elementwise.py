@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +18,7 @@ from multigrad.graph.ops.special_functions import digamma_by_reflection, polygam
 
 from .random import NAMESPACE
 
-Tensor = Any
+Tensor: TypeAlias = tf.Tensor
 TINY = {tf.float32: 2.0**-126, tf.float64: 2.0**-1022}
 INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 

@@ -8,7 +8,7 @@ a choice. Eigen's own reciprocals, reciprocal roots and powers are rounded twice
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -17,7 +17,7 @@ from multigrad.graph.passes.decisions import APART, NUMBER_OVER, as_exact
 
 from . import elementwise
 
-Tensor = Any
+Tensor: TypeAlias = tf.Tensor
 
 
 def apart(x: Tensor) -> Tensor:

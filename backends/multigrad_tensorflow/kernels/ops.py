@@ -18,7 +18,7 @@ from multigrad.graph.ops.arrays.loops import changed, turn_rows
 from .. import distributed
 from . import arrays, elementwise, shapes
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = tf.Tensor
 Function = Callable[..., Any]
 
 OWN: dict[Op, Callable[..., Any]] = {

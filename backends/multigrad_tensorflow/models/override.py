@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from traceback import walk_stack
 from types import CellType
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
@@ -44,7 +44,7 @@ from multigrad.trace.trace import setting
 
 from ..recomputed_regions import FIRST, may_be_recomputed, on_call
 
-Tensor = Any
+Tensor: TypeAlias = tf.Tensor
 
 
 class ThreadState(threading.local):
@@ -60,7 +60,7 @@ class ThreadState(threading.local):
     def __init__(self) -> None:
         self.overrides: list[OverrideRules] = []
         self.is_applying = False
-        self.latest_result: Tensor = None
+        self.latest_result: Tensor | None = None
 
 
 THREAD = ThreadState()

@@ -42,7 +42,7 @@ from .dynamo_guards import (
     tensors_in,
 )
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = torch.Tensor
 PARAMETERS = ("tin", "application", "*inputs")
 # The inputs that xg.jit adds, and how many they are.
 JIT_NUMBERS, JIT_KEY, JIT_START, JIT_INPUTS = "inputs[0]", "inputs[1]", "inputs[2]", 3

@@ -33,7 +33,7 @@ from ..dynamo import at_import
 from ..kernels import random
 from ..versions import custom_op
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = torch.Tensor
 # Types that Dynamo takes as constants, or that `describe` takes apart.
 PLAIN = (
     *(torch.Tensor, tuple, list, dict, str, bytes, int, float, complex, type(None), slice, range),

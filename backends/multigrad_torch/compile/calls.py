@@ -50,7 +50,7 @@ from ..kernels import exact
 from .answers import Answered, CompiledCall, More
 from .arguments import OpenNumber, draw_key_argument, new_numbers, restore, shapes_in
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = torch.Tensor
 # --- the captured variant ------------------------------------------------------------------------
 
 

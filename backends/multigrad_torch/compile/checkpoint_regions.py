@@ -29,7 +29,7 @@ from multigrad.trace.active_rules import Noted
 from ..kernels import random
 from ..versions import top_hooks
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = torch.Tensor
 
 REENTRANT = "run_function"  # the attribute of a reentrant region's ctx that holds its function
 CHECKPOINT = vars(torch.utils.checkpoint)

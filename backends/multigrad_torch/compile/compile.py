@@ -57,7 +57,7 @@ from .dynamo_guards import (
 )
 from .watches import reads_of, watches
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = torch.Tensor
 # NOTE: one call, followed with its values.
 #
 #     act = xg.Activation("Heaviside")

@@ -38,7 +38,7 @@ from ..dynamo import Namespace, keep_out
 from ..kernels import random
 from .checkpoint_regions import is_forward_mode_enabled, note_regions, top_hooks
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = torch.Tensor
 keep_out(use.__init__, "put `with xg.use(...)` around the compiled function, not inside it")
 
 

@@ -27,7 +27,7 @@ from multigrad.trace.lookups import all_at_present
 from .. import dynamo
 from ..compile.checkpoint_regions import note_regions
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = torch.Tensor
 # Notes of one module: a backward after so many changes of the rules takes the oldest note.
 MOST_NOTES = 16
 MOST_BACKWARDS = 256

@@ -31,7 +31,7 @@ from ..dtensors import is_distributed, lay_out, layout_of
 from .module_forwards import HOOKING, Forwards, forget, forget_idle, forwards_of, rules_for
 from .special_gradients import Reduction, apply_to_gradient, apply_unscaled, ddp_modules
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = torch.Tensor
 # Modules whose forward never runs; the last is nn.MultiheadAttention's projection.
 HOLDERS = (nn.ParameterList, nn.ParameterDict, NonDynamicallyQuantizableLinear)
 

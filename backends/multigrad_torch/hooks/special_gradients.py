@@ -14,7 +14,7 @@ from multigrad.errors import GradientError
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.model.rule_application import apply_rule
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = torch.Tensor
 
 
 def apply_to_gradient(in_force: RuleInForce, grad: Tensor, name: str) -> Tensor:

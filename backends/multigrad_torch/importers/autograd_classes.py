@@ -30,7 +30,7 @@ from multigrad.trace.python_protocols import needs_gradient
 from multigrad.trace.trace import Trace, Value, cast_node, mark_view, setting
 from multigrad.trace.xp import all as xp
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = torch.Tensor
 BASE = torch.autograd.Function
 FunctionClass: TypeAlias = type[torch.autograd.Function]
 

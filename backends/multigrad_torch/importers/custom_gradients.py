@@ -40,7 +40,7 @@ from .autograd_classes import (
     signature_of_apply,
 )
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = torch.Tensor
 
 
 def make_function(function_class: FunctionClass) -> Function:

@@ -27,7 +27,7 @@ from ..dynamo import at_import
 from ..state import untraced
 from ..versions import DTENSORS, custom_op, register_vmap
 
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = torch.Tensor
 
 
 def fold_in(key: Tensor, n: int) -> Tensor:
