@@ -30,6 +30,7 @@ from ...errors import TraceError
 from ...graph.support.threads import SERIALS
 from ...trace.lookups import Telling, hold
 from .paths import (
+    MISSING,
     TAKES,
     Find,
     Path,
