@@ -24,7 +24,7 @@ from types import FunctionType, MemberDescriptorType, ModuleType, NoneType
 from typing import Any
 
 from ...lowering.source import compile_source
-from ...trace.active_rules import KeySource
+from ...trace.random_keys import KeySource
 from ...trace.lookups import JIT_TRACE, READING
 from .paths import MISSING, OPEN, TAKES, Find, Path, token_of
 
