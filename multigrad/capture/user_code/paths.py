@@ -240,7 +240,7 @@ def step(find: Find, take: Callable[[Any, Any], Any], place: Any) -> Find:
         owner = find()
         try:
             return MISSING if owner is MISSING or owner is None else take(owner, place)
-        # An object of another kind stands there now.
+        # What is there now is an object of another kind.
         except (AttributeError, IndexError, TypeError):
             return MISSING
 
