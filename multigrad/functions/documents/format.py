@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
@@ -152,26 +153,22 @@ def _constant(name: str) -> NoReturn:
 
 def check_plain(data: Data) -> None:
     """Check that data are what JSON holds, and not too much; they need not come from a text."""
-    # No recursion: data may be nested deeper than Python's stack.
-    stack: list[tuple[int, Iterator[Data]]] = [(0, iter((data,)))]
-    items = 0
-    while stack:
-        depth, siblings = stack[-1]
-        for item in siblings:
-            items += 1
-            _check_amount(depth, items)
-            if type(item) is dict:
-                for name in item:
-                    if type(name) is not str or len(name) > MOST_CHARACTERS:
-                        fail("", "the names of an object's fields are strings")
-                stack.append((depth + 1, iter(tuple(item.values()))))
-                break
-            if type(item) is list:
-                stack.append((depth + 1, iter(tuple(item))))
-                break
-            _check_leaf(item)
+    items = itertools.count(1)
+
+    def check(item: Data, depth: int) -> None:
+        _check_amount(depth, next(items))  # which also ends what holds itself
+        if type(item) is dict:
+            for name, inner in item.items():
+                if type(name) is not str or len(name) > MOST_CHARACTERS:
+                    fail("", "the names of an object's fields are strings")
+                check(inner, depth + 1)
+        elif type(item) is list:
+            for inner in item:
+                check(inner, depth + 1)
         else:
-            stack.pop()
+            _check_leaf(item)
+
+    check(data, 0)
 
 
 def _check_leaf(item: Data) -> None:
