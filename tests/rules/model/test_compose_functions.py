@@ -71,8 +71,9 @@ def test_params_reach_all_parts_that_declare_them_or_the_one_that_is_named() -> 
     ):
         np.testing.assert_array_equal(twice(x, **given), expected * ONES)
         np.testing.assert_array_equal(twice.bind(given)(x), expected * ONES)
-    bound = xg.compose(SCALE.bind({"step": 1.0}), SCALE)
-    np.testing.assert_array_equal(bound(x, step=3.0), 12 * ONES)
+    for part in (SCALE, CHAIN):  # what is bound in a part stays, also in a series
+        bound = xg.compose(part.bind({"step": 1.0}), SCALE)
+        np.testing.assert_array_equal(bound(x, step=3.0), 12 * ONES)
 
 
 @pytest.mark.parametrize(
