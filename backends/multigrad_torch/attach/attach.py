@@ -53,6 +53,7 @@ Tensor: TypeAlias = torch.Tensor
 CONSTANT_DTYPES = (torch.float32, torch.float64)
 CPU = torch.device("cpu")
 BIG = 1e38  # well below the largest float32
+MOST_PREPARED = 256  # calls whose numbers stay prepared; then they are prepared anew
 
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
@@ -110,18 +111,15 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
 #
 # If one holds, the call is made `anywhere`. Then fused kernels are tried, for large tensors, and
 # `fast` is left. The tests are repeated, as calling one function that has them all takes longer.
-def call(native: Any, emitted: Emitted, own: PreparedNumbers | None = None) -> Callable[..., Any]:
-    """Return the function that calls a class on tensors, followed by the numbers of the call.
-
-    It remembers prepared numbers in `own`, or in those of the class.
-    """
+def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
+    """Return the function that calls a class on tensors, followed by the numbers of the call."""
     fast, anywhere = ways_to_apply(native)
     if emitted.origin.is_rule:
         anywhere = with_trace_warning(native, anywhere)
     count, fast_prepared = len(emitted.names.inputs), fast
     prepare, fusing = native.prepare, native.fusing
-    constants = own or native.constants
     if prepare is not None:
+        constants = native.constants
         position, prepared_for = constants.like, constants.of
 
         def fast_prepared(*args: Any) -> Any:
@@ -144,18 +142,13 @@ def call(native: Any, emitted: Emitted, own: PreparedNumbers | None = None) -> C
             return anywhere(x, *values)
         if x.numel() >= fusing.least:
             return fusing.apply((x,), values)
-        # From here on `PreparedNumbers.of`, inlined.
+        # First what `PreparedNumbers.of` gave last: a look-up in a table would take longer.
         for value in values:
             if type(value) is not float:
                 return fast(x, prepare(as_number, *values))
-        numbers, has_zero, dtype, on_cpu, prepared = constants.known
-        # Numbers with a zero are prepared anew each time: -0.0 equals 0.0, but gives other bits.
-        if has_zero or values != numbers or x.dtype is not dtype or x.is_cpu is not on_cpu:
-            wrap = constants.wraps.get(x.dtype) if x.is_cpu else as_number
-            if wrap is None:
-                return fast(x, prepared_for(x, values))
-            prepared = prepare(wrap, *values)
-            constants.known = values, 0.0 in values, x.dtype, x.is_cpu, prepared
+        numbers, dtype, on_cpu, prepared = constants.latest
+        if values != numbers or x.dtype is not dtype or x.is_cpu is not on_cpu:
+            prepared = prepared_for(x, values)
         return fast(x, prepared)
 
     def apply_several(*args: Any) -> Any:
@@ -175,11 +168,8 @@ def call(native: Any, emitted: Emitted, own: PreparedNumbers | None = None) -> C
 
 
 def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], Tensor]:
-    """Return the function that calls a rule with these params; it keeps them prepared for itself,
-    as others of the same rule may have other params.
-    """
-    own = native.constants and PreparedNumbers(native.prepare, native.emitted)
-    apply = call(native, native.emitted, own)
+    """Return the function that calls a rule with these params."""
+    apply = call(native, native.emitted)
     return lambda tin: apply(tin, *values)
 
 
@@ -225,24 +215,27 @@ def apply_transformed(native: Any) -> Callable[..., Any]:
 # calls. Numbers become 0-d tensors on the CPU, at the first call already: torch rounds some ops
 # with a Python number differently, and equal calls must give equal bits.
 class PreparedNumbers:
-    """The prepared numbers of a Function's previous call.
+    """The prepared numbers of a Function's calls.
 
     Attributes:
-        known: (numbers, whether 0.0 is among them, dtype, whether on the CPU, prepared numbers):
-            one tuple, so that threads see all of it or none.
+        known: those of at most `MOST_PREPARED` calls, by numbers, dtype, and whether on the CPU;
+            None until a call repeats them, as a number that keeps changing never does.
+        latest: the latest key of these, and its prepared numbers: one tuple, so that threads see
+            all of it or none.
         like: the position of the tensor whose dtype and device the numbers get.
         literals: the numbers in the source of `prepare`.
         prepare: the emitted function `prepare(wrap, *numbers)`.
         wraps: the functions that make tensors of numbers on the CPU, by dtype.
     """
 
-    __slots__ = ("known", "like", "literals", "prepare", "wraps")
+    __slots__ = ("known", "latest", "like", "literals", "prepare", "wraps")
 
     def __init__(self, prepare: Callable[..., Any], emitted: Emitted) -> None:
         self.like = find_like(emitted.origin.input_types) or 0
         self.prepare = prepare
         self.literals = frozenset(prepare.__code__.co_consts)
-        self.known: tuple[Any, ...] = (None, False, None, None, None)
+        self.known: dict[tuple[tuple[float, ...] | str, torch.dtype, bool], Any] = {}
+        self.latest: tuple[Any, ...] = None, None, None, None
         self.wraps: dict[torch.dtype, Callable[[Any], Any]] = {}
 
     def of(self, like: Tensor, values: tuple[Any, ...]) -> Any:
@@ -250,20 +243,18 @@ class PreparedNumbers:
         for value in values:
             if type(value) is not float:  # tensors may change in place
                 return self.prepare(as_number, *values)
-        numbers, has_zero, dtype, on_cpu, prepared = self.known
-        if (
-            values == numbers
-            and like.dtype is dtype
-            and like.is_cpu is on_cpu
-            and not (has_zero and repr(values) != repr(numbers))  # -0.0 equals 0.0
-        ):
-            return prepared
-        dtype, on_cpu = like.dtype, like.is_cpu
-        wrap = self.wraps.get(dtype) if on_cpu else as_number
-        if wrap is None:
-            wrap = self.wraps[dtype] = wrapping(like, self.literals)
-        prepared = self.prepare(wrap, *values)
-        self.known = values, 0.0 in values, dtype, on_cpu, prepared
+        numbers = repr(values) if 0.0 in values else values  # -0.0 equals 0.0, but has other bits
+        key = numbers, like.dtype, like.is_cpu
+        prepared = self.known.get(key)
+        if prepared is None:
+            wrap = self.wraps.get(like.dtype) if like.is_cpu else as_number
+            if wrap is None:
+                wrap = self.wraps[like.dtype] = wrapping(like, self.literals)
+            prepared = self.prepare(wrap, *values)
+            if len(self.known) >= MOST_PREPARED:
+                self.known.clear()
+            self.known[key] = prepared if key in self.known else None
+        self.latest = *key, prepared
         return prepared
 
 
