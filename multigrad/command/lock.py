@@ -155,7 +155,7 @@ def function_probes(word: str) -> dict[str, Probe]:
 
 def find_as_locked(word: str, entry: Mapping[str, Any]) -> Any:
     inputs = locked_inputs(entry)
-    return find_with_inputs(word, locked=inputs, uncalled=bool(inputs))[0]
+    return find_with_inputs(word, locked=inputs, uncalled=bool(inputs)).object
 
 
 def verify_lock(

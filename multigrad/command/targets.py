@@ -60,9 +60,17 @@ DEPTH = 3  # of functions between a module and a custom gradient
 MOST_NAMED = 12  # targets in an error
 
 
+class FoundTarget(NamedTuple):
+    """The object that a word names, its inputs, if any, and where `choose_inputs` has them from."""
+
+    object: Any
+    inputs: list[Any]
+    source: str = ""
+
+
 def find(what: str, forward: str | None = None, words: Sequence[str] | None = None) -> Any:
     """Return the rule, Function or activation that a word names; see `find_with_inputs`."""
-    return find_with_inputs(what, forward, words)[0]
+    return find_with_inputs(what, forward, words).object
 
 
 def find_with_inputs(
@@ -73,9 +81,9 @@ def find_with_inputs(
     *,
     locked: Mapping[str, Any] = MappingProxyType({}),
     uncalled: bool = False,
-) -> tuple[Any, list[Any], str]:
+) -> FoundTarget:
     """Return the object that a word names, and the inputs with which it was captured, or that its
-    module states, if any; and where they are from, as `choose_inputs` says it.
+    module states.
 
     A custom gradient of a framework, or a function that applies one, is converted and called once,
     a Function if nobody called it.
@@ -90,56 +98,49 @@ def find_with_inputs(
         uncalled: whether a Function is captured with these inputs alone, whatever it was called
             with; as it was called if no inputs are found.
     """
-    names = names_of(what)
-    name, *others = names
+    name, *others = names = names_of(what)
     if others:
         raise MultigradError(f"{what} has {len(names)} targets; name one of {_listed(names)}")
-    obj: Any = callable_of(find_target(name))
+    target: Any = callable_of(find_target(name))
     stated = None if words else stated_inputs(name)
-    if forward is not None and isinstance(obj, Function):
-        raise MultigradError(
-            f"{what} is a Function, which has a forward of its own; leave --forward out"
-        )
+    is_function, kind = isinstance(target, Function), dtype or "float32"
     if forward is not None:
-        obj = resolve(obj) if inspect.isfunction(obj) else obj
-        arrays = read_inputs(words or (), dtype or "float32") or [*(stated or ())]
-        return xg.activation(find_forward(forward), rule=obj), arrays, ""
-    if isinstance(obj, Rule) and words:
+        if is_function:
+            message = f"{what} is a Function, which has a forward of its own; leave --forward out"
+            raise MultigradError(message)
+        rule = resolve(target) if inspect.isfunction(target) else target
+        arrays = read_inputs(words or (), kind) or [*(stated or ())]
+        return FoundTarget(xg.activation(find_forward(forward), rule=rule), arrays)
+    if isinstance(target, Rule) and words:
         raise MultigradError(f"{what} is a rule, which takes --input only with --forward")
-    is_function = isinstance(obj, Function)
     # Python takes what is a descriptor for a routine.
-    is_own = is_function or isinstance(obj, Rule)
-    is_foreign = not is_own and (find_custom(obj) is not None or inspect.isroutine(obj))
-    known = obj if is_function and is_known(obj) else None
-    if uncalled and is_function and obj.document is None:
-        obj = uncaptured(obj)  # inputs are tried with one, and the graphs are of another
-    else:
-        uncalled = False
-    function: Any = xg.convert(obj) if is_foreign else obj
-    if uncalled:
-        function = uncaptured(function)
-    # Else a Function stays in the forms in which it was called.
-    if not (words or is_foreign or uncalled or (is_function and (dtype or known is None))):
-        return obj, [*(stated or ())], ""
+    is_own = isinstance(target, Function | Rule)
+    is_foreign = not is_own and (find_custom(target) is not None or inspect.isroutine(target))
+    is_anew = uncalled and isinstance(target, Function) and target.document is None
+    needs_call = is_function and (bool(dtype) or not is_known(target))
+    if not (words or is_foreign or is_anew or needs_call):
+        return FoundTarget(target, [*(stated or ())])
+    tried: Any = uncaptured(target) if is_anew and isinstance(target, Function) else target
+    function: Any = xg.convert(target) if is_foreign else tried
+    if is_anew:
+        function = uncaptured(function)  # inputs are tried with one, and the graphs are of another
     as_locked = partial(put_locked, function, locked)
     run_original = lambda fn, inputs: run_where_it_ends(fn, as_locked(inputs))
     try:
-        source, inputs = choose_inputs(
-            name, obj, words, stated, run_original, dtype=dtype or "float32"
-        )
+        source, inputs = choose_inputs(name, tried, words, stated, run_original, dtype=kind)
     except MultigradError:
-        if known is None or not uncalled:
-            raise
-        return known, [], ""
+        if is_anew and is_known(target):
+            return FoundTarget(target, [])
+        raise
     inputs = as_locked(inputs)
     try:
-        if uncalled and not (words or stated):
+        if is_anew and not (words or stated):
             run_original(function, inputs)  # as where they are tried with the Function itself
         capture_with(function, inputs, runs_gradient=bool(dtype))
     except Exception as error:  # of the framework, too
         reason = "; ".join([brief(error).rstrip("."), *number_hints(words or ())])
         raise MultigradError(f"{name} does not run: {reason}") from error
-    return function, inputs, source
+    return FoundTarget(function, inputs, source)
 
 
 def put_locked(
