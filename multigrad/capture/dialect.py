@@ -29,9 +29,7 @@ Handler = Callable[..., Any]
 
 
 class OwnTrace(functools.partial[Any]):
-    """A handler that records a function by its library's own trace or code, which says of which
-    types.
-    """
+    """A handler that records a call by its library's own trace or code, which also tells types."""
 
 
 # --- derivatives at kinks
@@ -80,7 +78,7 @@ class FunctionConventions:
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """Where one spelling means another thing from library to library; by default as NumPy has it.
+    """The meaning of one spelling where libraries differ; the defaults are NumPy's.
 
     Attributes:
         exchanges_two: `x.transpose(0, 1)` exchanges two axes; else it names the order of all.
@@ -189,8 +187,8 @@ class Classes:
         one_class: whether every tensor is of the very class `tensor`, so that `type(x)` is known.
         classes: those that its tensors are of, where there are a few.
         asking: its own modules, in Python, that ask by `isinstance` whether something is a tensor.
-        hints: how attributes begin that its tools set on tensors for themselves, which no value
-            follows from.
+        hints: prefixes of attributes that its tools set on tensors for themselves, and on which
+            no value depends.
         refusals: optional; why a symbol does not answer an attribute that its tensors have, by
             name. With it, what its tensor class lacks is an AttributeError.
     """
@@ -238,18 +236,17 @@ class Gradients:
     """A library's custom gradients, and where it lets none pass.
 
     Attributes:
-        wrappers: classes of objects that a decorator of the library's makes of a function and that
-            compute just what it does, and the attribute that holds it.
+        wrappers: classes of the objects that decorators of the library make of a function and that
+            compute the same, each with the attribute that holds the function.
         paired: those of the wrappers whose function returns a value and its gradient function.
-        own_gradients: those of the wrappers whose function has a gradient of its own, and what
-            makes a function for symbolic values of one, through which derivatives pass by that
-            gradient; None: they need not.
-        interceptions: what makes calls of the library's custom gradients with symbolic values come
-            to us, wherever they are called from; entered while something is captured.
-        pauses: optional; whether its code now computes what no gradient passes through; raises
-            TypeError in a mode that no graph follows.
-        passes: optional; a context in which gradients pass, and without such a mode. What it gives,
-            if anything, says which variables code has read in it that wait for a gradient.
+        own_gradients: those of the wrappers whose function has its own gradient, each with what
+            makes of one a function for symbolic values that has this gradient, None if it need not.
+        interceptions: contexts, entered during a capture, in which calls of the library's custom
+            gradients with symbolic values come to us, from wherever they are made.
+        pauses: optional; whether its code now computes without gradients; raises TypeError in a
+            mode that no graph follows.
+        passes: optional; a context in which gradients pass, and without such a mode. If it yields
+            something, that lists the variables that code has read in it and that need a gradient.
         conventions: its derivatives at kinks that depend on the release, by function.
     """
 
@@ -270,8 +267,8 @@ class State:
         variables: classes of its variables, which hold a framework's tensor as `value`.
         describe: optional; of a variable, or of an object that holds a tensor: the library's name
             for it ("": the way to it) and whether it is trained; None: it is none of its own.
-        holding: optional; returns a variable like another one that holds a given tensor, where
-            its library computes with more than the tensor.
+        holding: optional; returns a variable like another one, but with a given tensor, where the
+            library computes with more than the tensor.
         bookkeeping: attributes of its objects that are no state.
         generators: its global generators of random numbers: objects with `get_state` and
             `set_state`.
@@ -288,7 +285,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One array library as rules are written in it: each group of fields is told at its class.
+    """One array library, as rules are written in it. Each group of fields has a class.
 
     `types`, if given, is how the library is asked for types (`values.oracle.TypeOracle`).
     """

@@ -38,7 +38,7 @@ CHOICES = ("residuals", "fused")  # which change no number, and are not in a doc
 
 
 def describe_rule(rule: Any, fixed: Mapping[str, Any] | None = None) -> RuleData:
-    """Return a layer's rule as data; `fixed`: its params that are part of the rule's graph."""
+    """Return a layer's rule as data; `fixed` are its params that are part of the rule's graph."""
     if rule is None:
         return None
     name_or_rule, rule = rule, resolve(rule)
