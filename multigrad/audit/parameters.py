@@ -16,10 +16,9 @@ from ..functions.function import Function
 from ..functions.object_function import owner_of_method
 from ..graph import ops
 from ..graph.ir.types import FLOATS, dtype_name
+from ..graph.support.tensors import Tensor
 from ..graph.support.trees import optree
 from ..look.subject import find_original, made_of_pair
-
-Tensor = Any
 
 
 def open_up(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any]]:

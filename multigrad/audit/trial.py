@@ -35,6 +35,7 @@ from ..functions.proof.run import homes as homes_of
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.class_bases import cached_property
+from ..graph.support.tensors import Tensor
 from ..graph.support.trees import optree
 from ..look.check import weighted_sum
 from ..look.subject import (
@@ -54,7 +55,6 @@ from ..rules.model.rule import Rule
 from .seeds import Seeds
 
 Array = Any
-Tensor = Any
 CLIPS, IS_CLIPPED = "cotangent", "it is said to change its cotangent"
 # Whether a gradient is meant to differ, CLIPS, or whose derivative it is; None: not known.
 Surrogate = bool | str | Callable[..., Any] | None

@@ -19,7 +19,6 @@ from ..errors import GradientError, UnsupportedOp
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 
-Tensor = Any
 Array = np.ndarray[Any, Any]
 
 

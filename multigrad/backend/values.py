@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,12 @@ from ..graph import ops, random
 from ..graph.ir.op import Op
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ..graph.passes.simplify import on_numbers, symbol_function
+from ..graph.support.tensors import Tensor
 from ..graph.support.threads import set_within
 from .contract import Backend
 from .discovery import backend_among, backend_of
 from .guest import SharedBuffer
 
-Tensor: TypeAlias = Any
 ARRAYS = (np.ndarray, np.generic)  # Dynamo reads no union of them
 # No backend is asked about values of these types.
 NO_TENSORS = (bool, int, float, str, bytes, type(None), list, tuple, dict)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..backend.discovery import served_by
+from ..graph.support.tensors import Tensor
 
-Tensor = Any
 __all__ = ["RuleState", "apply_rule"]
 
 

@@ -18,7 +18,6 @@ from .calls.recipe import Options, Recipe, Recorded
 from .function import Function
 from .object_function import ObjectFunction
 
-Tensor = Any
 REQUIRED = inspect.Parameter.empty
 TAKES_ANY = "params"  # in signatures: addresses such as "noise.sigma" are no identifiers
 

@@ -15,6 +15,7 @@ from ..capture.user_code.libraries import OWN
 from ..capture.user_code.signature import name_of
 from ..errors import RuleTypeError, RuleValueError
 from ..graph.support.params import Fused, P, R, Residuals, read_fused
+from ..graph.support.tensors import Tensor
 from ..lowering.function_graph import read_way
 from .calls.parameters import BoundFunction
 from .calls.recipe import Options
@@ -22,7 +23,6 @@ from .code_recipes import recipe_of_gradient, recipe_of_pair
 from .function import Function
 from .object_function import ObjectFunction, holds_state
 
-Tensor = Any
 # The argument of an activation.
 TENSOR = inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

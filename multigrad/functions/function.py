@@ -41,7 +41,6 @@ from .documents.functions import SavedFunction, decode_function, recipe_of_docum
 from .entries import Entries
 from .saving import encode_function
 
-Tensor = Any
 F = TypeVar("F", bound="Function")
 CallOnPlaceholders: TypeAlias = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 # How a library that builds models handles a call, as `call(function, args, kwargs)`, by the type of

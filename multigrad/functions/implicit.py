@@ -24,6 +24,7 @@ from ..errors import GradientError
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.class_bases import cached_property
 from ..graph.support.params import P, R
+from ..graph.support.tensors import Tensor
 from ..graph.support.trees import optree
 from ..trace.trace import Trace
 from ..trace.xp import all as xp
@@ -44,7 +45,6 @@ from .implicit_backward import (
     unlike,
 )
 
-Tensor = Any
 Tree = Any
 
 

@@ -18,8 +18,6 @@ from .importer_api import NoRuleYet
 from .module_conversion import convert_module
 from .object_arguments import MayTakeObjects
 
-Tensor = Any
-
 
 @overload
 def convert(obj: type, *, capture: Capture | None = None) -> Function[..., Any]: ...

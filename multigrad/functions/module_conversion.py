@@ -20,6 +20,7 @@ from ..capture.user_code.object_state import ObjectState, copied, describe, held
 from ..capture.user_code.signature import name_of
 from ..errors import DisprovedError, RuleTypeError, RuleValueError, suggest
 from ..graph.ir.types import FLOATS, dtype_name
+from ..graph.support.tensors import Tensor
 from ..trace.coercion import lift_array
 from ..trace.trace import Trace
 from .calls.recipe import GraphSource, Recipe, Recorded, Variant
@@ -28,7 +29,6 @@ from .function import Function
 from .object_function import STATE, holds_state, owner_of_method, recipe_of_object
 from .proof.verdicts import ProofSubject, leave_open
 
-Tensor = Any
 # The first argument of the function that is made.
 PARAMETERS = inspect.Parameter("parameters", inspect.Parameter.POSITIONAL_ONLY)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..capture.user_code.object_state import FilledCopy, held_by, read_state
 from ..graph.ir.types import is_float
+from ..graph.support.tensors import Tensor
 from ..graph.support.trees import optree
 from ..trace.assertions import NOTES
 from ..trace.trace import Trace
@@ -25,7 +26,6 @@ from .function import Function
 from .object_function import STATE, HiddenTensors, refuse_updates, split_hidden
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # by position, and by name
-Tensor = Any
 
 
 class MayTakeObjects(Function):

@@ -21,6 +21,7 @@ from ..capture.user_code.libraries import OWN, written_in
 from ..capture.user_code.object_state import FilledCopy, ObjectState, held_by, is_open, read_state
 from ..capture.user_code.signature import called_method, name_of
 from ..errors import FormatError, TraceError
+from ..graph.support.tensors import Tensor
 from ..graph.support.trees import optree
 from ..trace.random_keys import FREE
 from ..trace.trace import Trace, Value, copy_of
@@ -30,7 +31,6 @@ from .calls.recipe import Options, Recipe, Recorded, library_of
 from .function import Function
 from .open_forms import MOST_ENTRIES
 
-Tensor = Any
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")  # of a module
 
 

@@ -18,6 +18,7 @@ import keras
 from keras.src.backend.common.tensor_attributes import get_tensor_attr, set_tensor_attr
 
 from ..errors import RuleTypeError, RuleValueError
+from ..graph.support.tensors import Tensor
 from ..models.attach import Attachment
 from ..models.attribution.composites import Composite
 from ..models.attribution.kinds import (
@@ -71,8 +72,6 @@ from .operations import (
     restore_functions,
     run_free,
 )
-
-Tensor = Any
 
 
 def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:

@@ -43,6 +43,7 @@ from ..functions.custom_gradient import function as make_function
 from ..functions.function import Function, take_placeholders
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.support.tensors import Tensor
 from ..graph.support.trees import optree
 from ..lowering.checks import find_lacking
 from ..rules.bridging import call_function
@@ -52,7 +53,6 @@ from .compiled_steps import BACKEND, opaque, refuse_xla
 from .config import describe_function, read_function
 
 # --- the outputs of a Function for symbolic tensors -----------------------------------------------
-Tensor = Any
 
 
 class CallOnTensors:

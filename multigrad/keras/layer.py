@@ -23,6 +23,7 @@ import keras
 from ..backend.contract import Backend
 from ..errors import MultigradError, RuleError
 from ..graph.support.params import read_params as read_given
+from ..graph.support.tensors import Tensor
 from ..graph.support.tracebacks import shorten
 from ..lowering.checks import check_float, find_lacking
 from ..lowering.forwards import ActivationName, Forward
@@ -50,7 +51,6 @@ from .config import describe_forward, describe_params, describe_rule, read_both,
 from .custom_gradient import infer_outputs
 from .params import COUNT_IN_FILE_SUFFIX, LayerParams, common_defaults, unchanged_on_failure
 
-Tensor = Any
 # Keras's own property, as a function: Dynamo (torch 2.13) cannot read one through `super()`.
 all_weights: Any = keras.layers.Layer.weights.fget
 

@@ -34,7 +34,6 @@ from ..rules.model.rule_in_force import read_number
 from ..rules.saving import from_dict
 from ..rules.vjp import function_under
 
-Tensor = Any
 StrPath = str | os.PathLike[str]
 # The framework whose exporter writes a format.
 WRITERS = {".pt2": "torch", ".onnx": "torch"}

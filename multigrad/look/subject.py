@@ -51,6 +51,7 @@ from ..graph import random
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype, ignoring_warnings
 from ..graph.random import key_from_int
+from ..graph.support.tensors import Tensor
 from ..graph.support.trees import optree
 from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
@@ -60,7 +61,6 @@ from ..rules.registry import resolve
 from ..rules.vjp import vjp_leaves
 
 Array = Any
-Tensor = Any
 SHAPE = (4, 6)  # of inputs that are made up
 SEED = 20  # of inputs and cotangents that are made up
 
@@ -426,7 +426,9 @@ def read_arguments(inputs: Sequence[Any]) -> Arguments:
 
 def as_array(value: Any) -> Any:
     """Return a framework's tensor as an array, and anything else unchanged."""
-    owner = None if isinstance(value, np.generic) else owner_of(value)
+    if isinstance(value, np.generic):
+        return value
+    owner = owner_of(value)
     return value if owner is None else np.asarray(owner.tensors.to_numpy(value))
 
 

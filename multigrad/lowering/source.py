@@ -24,13 +24,13 @@ from ..backend.emitted import Body
 from ..graph.ir.graph import Graph, Location
 from ..graph.ir.types import UNKNOWN
 from ..graph.passes.decisions import with_exact_decisions
+from ..graph.support.tensors import Tensor
 from ..graph.support.threads import SERIALS, build_once
 from ..trace.derived.custom_calls import drop_calls, gradients_lost
 from .checks import second_refusal, shape_check
 from .emit import Emission, emit_body
 from .forwards import Forward
 
-Tensor = Any
 MOST_EMITTED = 16  # functions of one rule: by backend, and by what it asks of its input
 EmittedRules = dict[tuple[Any, ...], Callable[..., Any]]
 

@@ -26,6 +26,7 @@ from ..functions.calls.parameters import told_arguments
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.lazy_modules import module_hooks
 from ..graph.support.pickles import name_in_module, pickled
+from ..graph.support.tensors import Tensor
 from ..graph.support.threads import make_lock
 from ..trace.active_rules import Moving, note_moved
 from ..trace.lookups import check_move, refuse_step
@@ -89,7 +90,6 @@ def find_function(fn: str) -> Callable[..., Any]:
     raise FormatError(f"a saved schedule needs the function {fn!r:.60}: import {module!r} first")
 
 
-Tensor = Any
 # Guards `Schedule.state`, a pair that is replaced as a whole.
 _stepping = make_lock()
 

@@ -28,7 +28,6 @@ from ..trace.trace import Trace, Value
 from ..trace.xp import all as xp
 from .vjp import as_function, open_inputs
 
-Tensor = Any
 Shape = tuple[int, ...]
 SIGNATURE = inspect.Signature(
     [inspect.Parameter("cotangent", inspect.Parameter.POSITIONAL_OR_KEYWORD)]

@@ -37,6 +37,7 @@ from ..graph import ops
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ..graph.passes.facts import LIBRARY
 from ..graph.support.params import R
+from ..graph.support.tensors import Tensor
 from ..graph.support.threads import build_once
 from ..graph.support.tracebacks import door, shorten
 from ..graph.support.trees import optree
@@ -46,7 +47,6 @@ from ..trace.trace import Value
 from .activation import Activation
 from .model.activation_function import put_under
 
-Tensor = Any
 Pullback = Callable[[Any], tuple[Any, ...]]
 ARRAYS = frozenset({np.ndarray})
 PULLS = "pulls"  # among what a Function keeps of its calls

@@ -31,12 +31,12 @@ from ...graph.ir.types import (
     dtype_name,
 )
 from ...graph.ops.attributes import is_name
+from ...graph.support.tensors import Tensor
 from ...graph.support.trees import learn, optree, with_own_classes
 from ...lowering.function_graph import OWN_NAMES
 from ...trace.identity import is_plain, value_key
 from ...trace.trace import Value
 
-Tensor = Any
 PLAIN = (bool, int, str, bytes, type(None))
 # No containers, which is known without asking the backends.
 KNOWN_LEAVES = (Value, *PLAIN, float, np.ndarray, np.generic)

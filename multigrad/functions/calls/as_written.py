@@ -27,6 +27,7 @@ from ...errors import (
 )
 from ...graph import ops
 from ...graph.ir.types import FLOATS, dtype_name
+from ...graph.support.tensors import Tensor
 from ...graph.support.tracebacks import shorten
 from ...graph.support.trees import optree
 from ...lowering.checks import shapes_agree, unlike
@@ -37,7 +38,6 @@ from .gradients import match_gradients
 from .imported_gradients import lost_variables
 from .recipe import Recipe, Recorded
 
-Tensor = Any
 OWN = __name__.partition(".")[0]
 
 

@@ -20,6 +20,7 @@ from ...graph import ops
 from ...graph.ir.graph import Graph, Node, freeze, walk
 from ...graph.ir.types import BOOL, T
 from ...graph.ops.arrays.loops import run_graph
+from ...graph.support.tensors import Tensor
 from ...graph.support.trees import optree
 from ...lowering.checks import find_device
 from ...trace.assertions import FORWARD_MODE
@@ -31,7 +32,6 @@ from .as_written import run_as_it_is
 from .facts import closed
 from .recipe import Recipe, Variant
 
-Tensor = Any
 Run = Callable[[Sequence[Any], KeySource], Any]
 
 

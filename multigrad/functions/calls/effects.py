@@ -24,15 +24,13 @@ from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node, walk
 from ...graph.ir.types import BOOL, dtype_name
 from ...graph.passes.memory import ALIAS, COPY, PASSING, in_memory, owner_of_memory, passed
+from ...graph.support.tensors import Tensor
 from ...graph.support.threads import set_within
 from ...graph.support.trees import optree
 from ...trace.derived.custom_calls import replay, route_gradient
 from ...trace.trace import Trace, Value, setting
 from ...trace.xp import all as xp
 from .arguments import Leaf, flatten, owner_of
-
-Tensor = Any
-
 
 # --- updates of arguments in place ----------------------------------------------------------------
 COPIES = "xg.Capture(copies=True)"  # in messages

@@ -21,6 +21,7 @@ from ...graph import ops
 from ...graph.ir.graph import Location
 from ...graph.ir.types import FLOATS, T, dtype_name
 from ...graph.passes.facts import GIVEN, LIBRARY, Shapes, needed_shapes
+from ...graph.support.tensors import Tensor
 from ...lowering.checks import format_lengths
 from ...trace.axes import known_shape
 from ...trace.lookups import is_read, look_up
@@ -31,7 +32,6 @@ from .arguments import Layout, Leaf, owner_of
 from .capture_errors import NotCaptured
 from .effects import attribute_of
 
-Tensor = Any
 ATTRIBUTE = "attribute."
 
 

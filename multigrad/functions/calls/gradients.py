@@ -23,9 +23,6 @@ from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp import all as xp
 from .arguments import PLAIN, Forgotten, Layout, Leaf, replace_at
 
-Tensor = Any
-
-
 # --- matched to the leaves of the arguments -------------------------------------------------------
 CONTAINERS = (tuple, list, dict)
 

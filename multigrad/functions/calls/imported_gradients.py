@@ -16,6 +16,7 @@ from ...graph.ir.graph import Graph, Node, make_node
 from ...graph.ir.types import SCALAR_SHAPE, Type, is_float
 from ...graph.passes.residuals import mark_output
 from ...graph.passes.simplify import substitute, without_stops
+from ...graph.support.tensors import Tensor
 from ...graph.support.threads import set_within
 from ...graph.support.trees import optree
 from ...lowering.function_graph import tangent_name
@@ -23,8 +24,6 @@ from ...trace.assertions import ORDERS
 from ...trace.coercion import cast_node
 from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
-
-Tensor = Any
 
 
 # --- tangent rules of authors' own (`jax.custom_jvp`, a torch class's `jvp`), as graphs -----------

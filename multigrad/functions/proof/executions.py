@@ -28,6 +28,7 @@ from ...graph import ops
 from ...graph.ir.types import FLOATS, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import cached_property
+from ...graph.support.tensors import Tensor
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph
@@ -43,7 +44,6 @@ from .run import KEY, as_array, to_tensor
 from .samples import Sample, is_float
 
 Array = Any
-Tensor = Any
 # Cotangents of the graphs' outputs (None: none is given) -> gradients by the inputs' names.
 Pull = Callable[[Sequence[Any]], Mapping[str, Any]]
 Outputs = tuple[list[Any], Pull | None]  # None: there is no gradient

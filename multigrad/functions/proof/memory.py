@@ -19,7 +19,6 @@ from ...trace.assertions import SHARED
 from ..calls.arguments import owner_of
 from ..calls.recipe import Variant
 
-Tensor = Any
 IN_ORDER = "contiguous C"
 
 

@@ -21,11 +21,11 @@ from ...errors import BackendNotFound
 from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.random import REPLAYED, fold_in
+from ...graph.support.tensors import Tensor
 from .line_tracing import StepLimit
 from .samples import Sample, is_float
 
 Array = Any
-Tensor = Any
 KEY = (0, 7)  # of the draws in a proof
 
 

@@ -85,7 +85,6 @@ from .recapture import (
     refusing_read,
 )
 
-Tensor = Any
 # What is being captured, from the outside in: a capture that needs itself would never end.
 _in_progress: ContextVar[tuple[Any, ...]] = ContextVar("multigrad_in_progress", default=())
 

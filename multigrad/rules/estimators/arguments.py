@@ -23,12 +23,12 @@ from ...errors import RuleTypeError, RuleValueError
 from ...functions.calls.arguments import flatten
 from ...functions.calls.parameters import Completion, unknown_argument
 from ...graph.support.params import Range, read_ranges
+from ...graph.support.tensors import Tensor
 from ...graph.support.trees import optree
 from ...trace.lookups import now
 from ...trace.trace import Value
 from ...trace.xp import all as xp
 
-Tensor = Any
 # The length of each axis; None: it is not known yet.
 Shape: TypeAlias = tuple[Any, ...]
 # `check(shape, first)` compares a shape with the first argument's: "", or the expected in words.

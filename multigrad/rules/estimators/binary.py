@@ -8,11 +8,11 @@ import math
 from typing import Any
 
 from ...errors import RuleValueError, suggest
+from ...graph.support.tensors import Tensor
 from ...trace.xp import all as xp
 from .arguments import summed, widened
 from .declared import estimator
 
-Tensor = Any
 # Beyond it exp(-u) is zero in every dtype; u itself may be infinite.
 FAR = 1000.0
 # Beyond it a sigmoid is flat in every dtype; an arc tangent only beyond the other, whose square

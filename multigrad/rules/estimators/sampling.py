@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...graph.support.tensors import Tensor
 from ...trace.xp import all as xp
 from .arguments import summed, widened
 from .declared import estimator
-
-Tensor = Any
 
 
 @estimator(ranges={"tau": "> 0 and finite"})

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.support.tensors import Tensor
 from ...trace.xp import all as xp
 from ...trace.xp.transposes import untake_at
 from .arguments import codebook_of_vectors, same_shape, summed, widened
 from .declared import estimator
 
-Tensor = Any
 TABLE = np.array([[0.5, -1.0, 0.25, 1.0], [-0.75, 0.5, 1.5, 0.0], [1.0, 1.0, -1.0, 0.5]])
 
 

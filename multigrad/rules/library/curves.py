@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from ...graph.support.tensors import Tensor
 from ...trace.xp import all as xp
 from ..model.rule import Rule
 from ..registry import register
 
-Tensor = Any
 Number = Any
 Curve = TypeVar("Curve", bound=Callable[..., Tensor])
 # Packages whose own spelling is not that in the names of their rules.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...graph.support.tensors import Tensor
 from ...trace.xp import all as xp
 from ..registry import register
 from . import curves, transforms
@@ -23,7 +24,6 @@ from .quantization import (
 from .surrogate import beta_smooth, deconvnet, guided, rectangular
 from .transforms import clip_value, gradient_reversal, stop
 
-Tensor = Any
 # register_row("package.name", curve or rule, source, note, our_param=default or
 # our_param=("their_param", default)); see `curves.table`.
 register_row = curves.table(__name__)

@@ -10,12 +10,11 @@ import math
 from typing import Any
 
 from ...errors import RuleValueError
+from ...graph.support.tensors import Tensor
 from ...trace.xp import all as xp
 from ..registry import register
 from . import curves, transforms
 from .curves import POSITIVE, rule_of_curve
-
-Tensor = Any
 
 
 # --- backward as if forward had been the identity, or nearly --------------------------------------

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...graph.support.tensors import Tensor
 from ...trace.xp import all as xp
 from ..registry import register
-
-Tensor = Any
 
 
 @register("d(ReLU)")

@@ -61,6 +61,7 @@ from ...graph.passes.facts import LIBRARY, needed_shapes
 from ...graph.passes.simplify import simplify
 from ...graph.support.params import as_number
 from ...graph.support.pickles import pickled
+from ...graph.support.tensors import Tensor
 from ...graph.support.threads import SERIALS, build_once
 from ...graph.support.trees import optree
 from ...lowering.checks import check_float, check_values
@@ -78,7 +79,6 @@ from ...trace.trace import NeedsConcrete, Trace, Value, dtype_name
 from .rule_names import find_forward
 from .specialization import Specialization, asked_of_input
 
-Tensor = Any
 MOST_GRAPHS = 256  # of one forward, by facts
 MOST_RULES = 256  # under which one forward of code is kept
 ONE_OUTPUT = optree.tree_structure(0)
