@@ -360,15 +360,13 @@ def record_under(specialization: Specialization | None, forward: Forward, *input
 
 
 def graphs_under(
-    specialization: Specialization | None,
-    forward: Forward,
-    facts: Mapping[str, Any],
-    leaves: Sequence[Any] = (),
+    specialization: Specialization | None, forward: Forward, facts: Mapping[str, Any]
 ) -> FunctionGraph:
     if specialization is None:
         name, graph = f"d({forward.name}) under {forward.name}", forward.graph_for(facts)
         return FunctionGraph(name, graph, forward.derivative, is_rule=True)
-    return RuleUnder(specialization, forward).graphs(facts, leaves)
+    form = specialization.form(True, facts)
+    return RuleUnder(specialization, forward).graphs(facts, form.graphs)
 
 
 # --- an activation without a rule -----------------------------------------------------------------
@@ -463,15 +461,12 @@ class RuleUnder:
             values = tuple(map(as_number, values))
         specialization.check_numbers(values)
 
-    def graphs(self, facts: Mapping[str, Any], leaves: Sequence[Any]) -> FunctionGraph:
-        graph, rule = self.forward.graph_for(facts), self.specialization.rule
-        needed = asked_of_input(self.specialization.code.forms[True].facts)
-        if not needed <= facts.keys():  # by a capture before this one
-            raise NeedsConcrete(*needed, noted=False)
-        form = self.specialization.form(True, facts, leaves).graphs
+    def graphs(self, facts: Mapping[str, Any], form: FunctionGraph) -> FunctionGraph:
+        """Return the graphs for these facts, under which the rule has a form."""
+        rule = self.specialization.rule
         return FunctionGraph(
             f"{rule.name} under {self.forward.name}",
-            graph,
+            self.forward.graph_for(facts),
             form.backward,
             rule.first_order,
             second_order=form.second_order,
@@ -487,20 +482,27 @@ class RuleUnder:
         self.forward.graph_for(own_facts)  # outside `try`: its failure is not the rule's
         if given:
             self.forward.prove(given[0])
+        needed = asked_of_input(self.specialization.code.forms[True].facts)
+        if not needed <= facts.keys():  # by a capture before this one
+            raise NeedsConcrete(*needed, noted=False)
         try:
-            graphs = self.graphs(own_facts, given)
+            form = self.specialization.form(True, own_facts, given)
         except TraceError as error:
             raise NotCaptured(error) from error.__cause__
+        if not self.forward.reads <= facts.keys():
+            raise NeedsConcrete(*self.forward.reads, noted=False)
         # What the rule's code read becomes facts of this Function, too.
-        reads = self.specialization.code.reads | self.forward.reads
-        if not reads <= facts.keys():
-            raise NeedsConcrete(*reads, noted=False)
-        numbers = tuple(find for _, find in numbers_moving())
-        omissions = self.specialization.proven(True, own_facts, given).omissions
-        # Code that branches runs as written where its gradient may be differentiated.
-        omissions = {kind: words for kind, words in omissions.items() if kind == BRANCHES}
+        reads = {fact: meaning for fact, meaning in form.facts.items() if is_read(fact)}
+        dtype = layout.dtype or ""
         return Variant(
-            graphs, layout, ONE_OUTPUT, {}, dict(facts), omissions=omissions, numbers=numbers
+            self.graphs(own_facts, form.graphs),
+            layout,
+            ONE_OUTPUT,
+            facts={**facts, **reads},
+            proofs={dtype: ""} if given and dtype in form.proofs else {},
+            # Code that branches runs as written where its gradient may be differentiated.
+            omissions={kind: words for kind, words in form.omissions.items() if kind == BRANCHES},
+            numbers=tuple(find for _, find in numbers_moving()),
         )
 
     def prove(
