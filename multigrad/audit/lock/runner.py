@@ -18,8 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...graph.support.tensors import Tensor
-
+Tensor = Any
 Probe = Any  # {"call": text, "inputs": {letter: hex floats}}
 Outcome = Any  # {"value", "derivative"}, or {"missing"}, or {"raises"}
 # The namespaces whose functions may be called, by the word with which a call begins.
