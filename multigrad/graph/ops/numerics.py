@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,8 @@ def as_numpy_dtype(dtype: Any) -> np.dtype[Any]:
 RELEASE = tuple(map(int, np.__version__.split(".")[:2]))
 
 
-ignoring_warnings = functools.partial(warnings.catch_warnings, action="ignore")
+def ignoring_warnings() -> AbstractContextManager[object]:
+    return warnings.catch_warnings(action="ignore")
 
 
 def _reshape(x: Any, shape: Any) -> Any:
