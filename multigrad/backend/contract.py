@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..graph import random
 from ..graph.ir.op import Op
-from ..graph.support.tensors import Tensor
 from .differences import Differences
 from .emitted import Emitted
 from .guest import Guest, SharedBuffer
@@ -84,6 +83,7 @@ class Ranks:
     """The ranks of which this thread is one; None: it is alone, or the others need not have it."""
 
 
+Tensor: TypeAlias = Any  # the contract names no framework's classes
 Key: TypeAlias = Any
 Source: TypeAlias = str
 Function: TypeAlias = Callable[..., Any]
@@ -143,7 +143,7 @@ class Tensors:
     write_number: Callable[[Tensor, float], bool] | None = None
     """Write a number into a 0-d variable, faster than an assignment; whether it could."""
 
-    write: Callable[[Any, Any], Any] | None = None
+    write: Callable[[Tensor, Tensor], Any] | None = None
     """(tensor, value): write a value over a tensor; None: its tensors are never written to."""
 
     unwritable: Callable[[Tensor], str] | None = None

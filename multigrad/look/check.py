@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from .subject import (
     run_arrays,
 )
 
-Array = Any
+Array: TypeAlias = np.ndarray[Any, Any]
 MOST_ELEMENTS = 4096  # of one argument: each costs some evaluations
 STEP = 2.0**-13  # exact in binary; times max(1, |x|) rounded to a power of two
 TOLERANCE = 1e-6  # relative to the largest gradient; the numeric error is of the order 1e-10

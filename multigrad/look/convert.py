@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -49,7 +49,7 @@ from .subject import (
     run_mapped,
 )
 
-Array = Any
+Array: TypeAlias = np.ndarray[Any, Any]
 KEY = 7  # of the draws of a random function, the same everywhere
 EQUAL, AS_IT_IS, REFUSED, DIFFERS, FAILED, SAME, OPEN = (
     "converted, equal", "as it is", "refused", "differs", "failed", "equal", "not compared",

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ..errors import MultigradError, RuleValueError
 from ..graph.support.params import read_params
 from ..rules.model.rule import Rule
 
-Array = Any
+Array: TypeAlias = np.ndarray[Any, Any]
 
 # --- what a rule does -----------------------------------------------------------------------------
 SEED = 15  # of the gradients that a rule is tried on

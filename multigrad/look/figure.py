@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Never
+from typing import Any, Literal, Never, TypeAlias
 
 import numpy as np
 
@@ -153,7 +153,7 @@ def draw_stems(ax: Axes, curve: Curve, style: Mapping[str, Any]) -> None:
 # --- heat maps ------------------------------------------------------------------------------------
 
 
-Array = Any
+Array: TypeAlias = np.ndarray[Any, Any]
 SIDE = 2.0  # inches of one map
 MOST_COLUMNS = 8  # of maps side by side
 IMAGE_CHANNELS = (1, 3, 4)  # gray, red-green-blue, and with transparency

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from .subject import (
     subject_of,
 )
 
-Array = Any
+Array: TypeAlias = np.ndarray[Any, Any]
 ROUNDINGS = 4  # of the largest intermediate value: what "the same numbers" allows
 SIGNS = "the signs of vectors, which each library chooses"
 KEY = 7  # of the draws of random rules, the same everywhere

@@ -6,7 +6,7 @@ NumPy computes all of it, as the reference; no framework is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from .curves import (
     spread,
 )
 
-Array = Any
+Array: TypeAlias = np.ndarray[Any, Any]
 SIDES = (-1.0, 1.0)  # values of tin, for rules that look at its sign beside the gradient
 INPUT, OVER_INPUT = "input tin", "factor d(tin) = grad_in / grad_out"
 ARRIVING, PASSED_ON = "grad_out (arrives)", "grad_in (is passed on)"

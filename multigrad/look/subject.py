@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -60,7 +60,7 @@ from ..rules.model.rule import Rule
 from ..rules.registry import resolve
 from ..rules.vjp import vjp_leaves
 
-Array = Any
+Array: TypeAlias = np.ndarray[Any, Any]
 SHAPE = (4, 6)  # of inputs that are made up
 SEED = 20  # of inputs and cotangents that are made up
 

@@ -18,13 +18,13 @@ from ..errors import GradientError
 from ..functions.calls.parameters import BoundFunction
 from ..functions.custom_gradient import custom_gradient
 from ..functions.function import Function as AnyFunction
-from ..graph.support.tensors import Tensor
 from ..lowering.checks import shapes_agree
 from ..rules.model.lookup import resolve
 from ..rules.model.rule import Rule
 from ..rules.model.rule_names import epoch
 from ..trace.active_rules import is_of_then
 
+Tensor = Any
 Replacement: TypeAlias = AnyFunction | BoundFunction
 
 

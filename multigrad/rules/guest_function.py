@@ -175,9 +175,10 @@ class GuestFunction:
     ) -> list[SharedBuffer | None]:
         buffers: list[SharedBuffer | None] = [None] * len(inputs)
         for i in self.wrt:
-            if gradients[i] is None:
+            own_gradient = gradients[i]
+            if own_gradient is None:
                 continue
-            x, gradient = inputs[i], lend(self.guest, gradients[i])
+            x, gradient = inputs[i], lend(self.guest, own_gradient)
             if (gradient.shape, gradient.dtype) != (x.shape, x.dtype):
                 raise GradientError(
                     f"{self.name} returned a {gradient.dtype} gradient of shape {gradient.shape} "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.trees import optree
 from .guest_function import GuestFunction, cross
 
-Array = Any
+Array: TypeAlias = np.ndarray[Any, Any]
 ONE = optree.tree_structure(0, none_is_leaf=True)
 
 

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -181,7 +181,7 @@ def write_file(path: Path, data: Data) -> None:
 # --- evidence: a hash of the graphs, the op set, the ops' conventions at kinks, and vectors, which
 # --- are inputs, cotangents, and what a backend gives for them ------------------------------------
 # Numbers are hex floats, so that every bit is there and a reader in any language has the same.
-Array = Any
+Array: TypeAlias = np.ndarray[Any, Any]
 Vector = dict[str, Data]
 # Common edges of rules, and numbers between them.
 POINTS = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 3.0)
