@@ -134,10 +134,8 @@ def function(
         ...     lambda grad_out, x, limit: (grad_out * ((x > 0) & (x < limit)), None),
         ... )
         >>> y, pull = xg.vjp(clipped, np.array([-1.0, 0.5, 3.0]), 2.0)
-        >>> y
-        array([0. , 0.5, 2. ])
-        >>> pull(np.ones(3))[0]
-        array([0., 1., 0.])
+        >>> y, pull(np.ones(3))[0]
+        (array([0. , 0.5, 2. ]), array([0., 1., 0.]))
 
     Args:
         forward: `forward(*args) -> outputs`, written with any library. Of an object, or a method of

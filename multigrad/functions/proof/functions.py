@@ -95,12 +95,7 @@ def prove_function(
         numbers_adapt=is_rule,
         slots=slots,
         slots_as_called=None if is_narrow else _slots_as_called(captured, slots),
-        numbers={
-            leaf.name: float(value)
-            for leaf, value in zip(captured.layout.leaves, captured.leaves, strict=True)
-            if leaf.kind == "number"
-        }
-        | captured.variant.numbers_now(),
+        numbers=_numbers(captured),
         fixed_numbers=frozenset(
             fact.removeprefix("param:") for fact in facts if fact.startswith("param:")
         ).union(captured.variant.numbers_now()),
@@ -128,6 +123,12 @@ def _is_said(captured: FunctionUnderProof, dialect: str) -> bool:
     if isinstance(recipe.written_in, str) or is_neutral(dialect):
         return True
     return bool(told_library(*recipe.functions)) and not AS_GIVEN.get()
+
+
+def _numbers(captured: FunctionUnderProof) -> dict[str, float]:
+    leaves = zip(captured.layout.leaves, captured.leaves, strict=True)
+    given = {leaf.name: float(value) for leaf, value in leaves if leaf.kind == "number"}
+    return given | captured.variant.numbers_now()
 
 
 def _shown(captured: FunctionUnderProof) -> dict[str, str]:
