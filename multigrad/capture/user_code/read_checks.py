@@ -24,8 +24,8 @@ from types import FunctionType, MemberDescriptorType, ModuleType, NoneType
 from typing import Any
 
 from ...lowering.source import compile_source
-from ...trace.random_keys import KeySource
 from ...trace.lookups import JIT_TRACE, READING
+from ...trace.random_keys import KeySource
 from .paths import MISSING, OPEN, TAKES, Find, Path, token_of
 
 Run = Callable[[Sequence[Any], KeySource], Any]
