@@ -50,11 +50,14 @@ def captures_of_rules() -> Iterator[Captures]:
             continue
         required = [key for key, each in rule.params.items() if each is inspect.Parameter.empty]
         params = dict.fromkeys(required, 1.0)
+        specialization = rule.bound_rule(params).specialization
+        if shipped.own_code(specialization.recipe) is None:
+            continue
         for rank, dtype, has_tin in itertools.product(range(MOST_AXES + 1), DTYPES, (True, False)):
             x = np.linspace(-1.0, 1.0, 2**rank).reshape((2,) * rank).astype(dtype)
             with suppress(MultigradError):  # a rule may need its input, or an axis
                 rule(None, np.ones_like(x), x if has_tin else None, **params)
-        yield from rule.bound_rule(params).specialization.captures.values()
+        yield from specialization.captures.values()
 
 
 def captures_of_estimators() -> Iterator[Captures]:

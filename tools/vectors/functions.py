@@ -18,7 +18,6 @@ from multigrad.functions.documents.format import hex_of
 from multigrad.functions.function import Function
 from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import FLOATS, T
-from multigrad.look.subject import gives_surrogate
 from multigrad_conformance.vectors import NoVectors
 
 from . import cases, points
@@ -81,7 +80,7 @@ def _operands(name: str) -> Sequence[str]:
 
 
 def chain_of(function: Function) -> Chain:
-    if gives_surrogate(function):
+    if function.is_surrogate:
         raise NoVectors(
             f"the gradient of {function.name!r} is meant to differ from its forward's derivative, "
             "which is all that the witness knows of a Function"

@@ -412,7 +412,8 @@ class Walk:
             return present | self._missing_names(True)
         # A library's settings, such as `sys.argv`; what else its modules hold is fixed.
         for name in reached.intersection(vars(type(module))):
-            if hasattr(type(vars(type(module))[name]), "__set__"):  # `torch.backends.cudnn.enabled`
+            is_setting = hasattr(type(vars(type(module))[name]), "__set__")
+            if is_setting and not name.startswith("__"):  # `torch.backends.cudnn.enabled`
                 raise TraceError(f"{self._reads}: {module.__name__}.{name}; pass it as an argument")
         kinds = (types.ModuleType, bool, int, str, list, dict)
         return {name for name in present if isinstance(vars(module)[name], kinds)}

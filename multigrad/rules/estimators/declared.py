@@ -62,7 +62,7 @@ class Estimator(Function[P, R]):
         ranges: Mapping[str, str],
         shapes: Mapping[str, ShapeCheck],
         examples: tuple[Any, ...],
-        residuals: str,
+        residuals: str = "auto",
     ) -> None:
         recipe = recipe_of_estimator(function, residuals)
         check = ArgumentCheck.declared(recipe.subject, function, ranges, shapes)
