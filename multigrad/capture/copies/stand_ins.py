@@ -218,7 +218,7 @@ FUNCTIONS: dict[Any, str] = {
 # Refused only without a seed. NumPy imports these on first access, so they are looked up then.
 SEEDED = "default_rng", "RandomState", "SeedSequence"
 GENERATORS = "numpy.random"
-BUILTIN = ("breakpoint", "eval", "exec", "input", "open", "print")
+BUILTIN = ("breakpoint", "input", "open", "print")
 
 
 def refusing(function: Any, reason: str, trace: Trace, name: str = "") -> Callable[..., Any]:

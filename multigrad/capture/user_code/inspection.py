@@ -12,6 +12,7 @@ import itertools
 import math
 import types
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -321,13 +322,16 @@ def asks_for_class(trace: Trace, reader: types.FrameType) -> bool:
 @functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names in code and in the functions inside it, and the short strings; of a loop, or
-    of `f(*keys)`, the name is `iter`.
+    of `f(*keys)`, the name is `iter`. Strings beside `eval` are code, too.
     """
     codes = nested_codes(code)
-    words = (word for each in codes for word in each.co_consts if isinstance(word, str))
+    words = [word for each in codes for word in each.co_consts if isinstance(word, str)]
     names = frozenset(name for each in codes for name in each.co_names)
     if not all(LOOPS.isdisjoint(each.co_code[::2]) for each in codes):
         names |= {"iter"}
+    for word in words if "eval" in names else ():
+        with suppress(SyntaxError, ValueError):
+            names |= names_in(compile(word, "", "eval"))[0]
     return names, frozenset(word for word in words if len(word) <= LONGEST_WORD)
 
 

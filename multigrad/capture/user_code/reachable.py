@@ -234,6 +234,7 @@ class Walk:
         self.names |= names
         self.words |= words
         named = globals_in(function.__code__) | (words if "globals" in names else NONE)
+        named |= names if "eval" in names else NONE
         for name in sorted(named):
             if name in function.__globals__ or self._catches:
                 self._see(path, find, global_of, name, global_of(function, name))

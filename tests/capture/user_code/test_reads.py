@@ -497,6 +497,10 @@ def missing_or_of_another_kind() -> dict[str, tuple[Callable[[], float], list[Ca
             lambda: sum(each.scale for each in queue),
             [lambda: setattr(held, "scale", 3.0), lambda: delattr(held, "scale")],
         ),
+        "a global and an attribute in a string": (
+            lambda: eval("SCALE * held.scale"),
+            [lambda: set_global(3.0), lambda: setattr(held, "scale", 4.0), lambda: set_global(2.0)],
+        ),
         "an argument of the command line": (
             lambda: float(len(sys.argv)),
             [lambda: sys.argv.append("--last"), lambda: sys.argv.pop()],
