@@ -581,7 +581,7 @@ def has_few_digits(here: Array, near: Array, far: Array) -> bool:
     after a SMALL_STEP.
     """
     is_same = here is not None and np.array_equal(here, near)
-    return is_same and 2 * np.count_nonzero(here != far) > np.count_nonzero(near)
+    return is_same and bool(2 * np.count_nonzero(here != far) > np.count_nonzero(near))
 
 
 def error_in_ulps(found: Array, exact: Array, eps: float) -> tuple[float, float, tuple[int, ...]]:

@@ -412,7 +412,7 @@ def _find_leak(
             is_different[0] = False  # the changed element itself may have any gradient
         for place in np.flatnonzero(is_different).tolist()[:MOST_SUSPECTS]:
             if not any(_affects(trial, base, masks, k, place) for base in bases):
-                index = brackets(np.unravel_index(place, want.shape))
+                index = brackets([*map(int, np.unravel_index(place, want.shape))])
                 return f"argument {k}{index}: {got.flat[place]:.9g}, before {want.flat[place]:.9g}"
     return ""
 
