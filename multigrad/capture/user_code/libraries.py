@@ -89,10 +89,10 @@ def reading_of(
     is_of_all = "__array_namespace__" in function.__code__.co_names
     if is_of_all or (is_told and len(rivals) < 2):
         return Reading(libraries, owner)
+    if siblings and not is_told:
+        return Reading((siblings,), first_dtype_owner((siblings,), packages, facts))
     if not is_told and owner == CODE and ON_TENSORS not in facts:
         owner = TENSORS
-    if siblings and not is_told:
-        return Reading((siblings,), owner)
     if LIBRARY not in facts:
         return Reading(libraries, owner, is_open=True)
     called = facts[LIBRARY]

@@ -180,6 +180,15 @@ def test_a_pair_of_which_one_names_a_library_is_written_in_it(users: Any) -> Non
 
 
 @pytest.mark.needs("torch")
+def test_dtypes_in_a_pair_are_those_of_the_library_that_it_names(users: Any) -> None:
+    forward = "def f(x):\n    return (x > 0) * 1.0\n"
+    backward = "def backward(g, x):\n    return g * torch.clamp(x, -1, 1)\n"
+    pair = users(forward + backward, "torch")
+    y = xg.function(pair.f, pair.backward)(X.astype(np.float32))
+    assert y.dtype == np.float32  # as of torch.Tensor, where NumPy makes it float64
+
+
+@pytest.mark.needs("torch")
 def test_lowered_code_has_the_methods_of_the_backend_it_is_for(users: Any) -> None:
     code = users(STANDARD, "torch").f
     for name, ddof in (("numpy", 0), ("torch", 1)):
