@@ -426,7 +426,9 @@ class Walk:
     def _missing_names(self, is_plain: bool) -> set[str]:
         """Return the names of attributes that code reads also where they are missing."""
         names = set() if ASKING.isdisjoint(self.names) else {*filter(str.isidentifier, self.words)}
-        return names | self.names if is_plain and self._catches else names
+        if is_plain and self._catches:
+            names |= {name for name in self.names if not name.startswith("__")}
+        return names
 
     def _is_asked(self, kind: type) -> bool:
         """Return whether code may call methods of a library's class, which reach all of its data;
