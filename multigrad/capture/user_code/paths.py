@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import ctypes
 import itertools
+import math
 import operator
 import sys
 import types
@@ -34,8 +35,9 @@ MOST_WATCHED = 2**20  # elements of an array that is compared by value
 bases_of = type.__dict__["__mro__"].__get__  # whatever a class of classes does
 WITHOUT_DATA = frozenset(("abc", "argparse", "builtins", "enum", "types", "typing"))
 MISSING = type("Missing", (), {})()
-OPEN = type("Open", (), {})()
-ATOMS = frozenset((type(OPEN), float, int, bool, str, bytes, complex, type(None), type(MISSING)))
+Open = type("Open", (), {})
+POSITIVE, NEGATIVE = Open(), Open()  # stand for any float of a sign
+ATOMS = frozenset((Open, float, int, bool, str, bytes, complex, type(None), type(MISSING)))
 LISTS = (list, tuple, deque)
 MAPPINGS = (dict, types.MappingProxyType)
 CONTAINERS = (*MAPPINGS, *LISTS)
@@ -78,8 +80,9 @@ def token_of(value: Any) -> Any:
 
 
 def is_same(token: Any, other: Any) -> bool:
-    # Values of arrays, and keys as text, are made anew.
-    return token is other or (type(token) in (tuple, str) and token == other)
+    if token is other or type(token) is not type(other):
+        return token is other
+    return type(token) in (tuple, str) and token == other  # of arrays and keys, made anew
 
 
 def key_of(token: Any) -> Any:
@@ -229,8 +232,13 @@ TAKES: dict[str, Take] = {
 
 
 def opened(find: Find) -> Any:
+    """Return what stands for a float that may be any of its sign; at 0, infinity and NaN, Python's
+    arithmetic is not that of arrays.
+    """
     value = find()
-    return OPEN if type(value) is float else value
+    if type(value) is not float or not math.isfinite(value) or value == 0:
+        return value
+    return POSITIVE if value > 0 else NEGATIVE
 
 
 def step(find: Find, take: Callable[[Any, Any], Any], place: Any) -> Find:

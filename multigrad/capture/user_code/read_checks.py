@@ -26,7 +26,7 @@ from typing import Any
 from ...lowering.source import compile_source
 from ...trace.lookups import JIT_TRACE, READING
 from ...trace.random_keys import KeySource
-from .paths import MISSING, OPEN, TAKES, Find, Path, token_of
+from .paths import MISSING, POSITIVE, TAKES, Find, Open, Path, token_of
 
 Run = Callable[[Sequence[Any], KeySource], Any]
 Found = tuple[Find, Mapping[Path, Any]]  # what finds the anchor; tokens by their paths
@@ -157,8 +157,9 @@ def _write_stored(owner: str, value: Any, name: str, found: Any) -> str:
 
 
 def _write_test(word: str, value: Any, name: str, token: Any) -> str:
-    if token is OPEN:
-        return f"type({word}) is not float"
+    if type(token) is Open:
+        bounds = f"0.0 < {word} < 1e999" if token is POSITIVE else f"-1e999 < {word} < 0.0"
+        return f"type({word}) is not float or not {bounds}"
     if type(token) is weakref.ref:
         held = token()
         if held is not None and held is value:

@@ -282,6 +282,45 @@ def test_a_number_that_decides_is_captured_for_each_value(backend: Any) -> None:
     del held.scale
 
 
+@pytest.mark.parametrize(
+    ("of", "last"),
+    [
+        (lambda k: abs(k**0.5), -0.25),
+        (lambda k: max(0, k), float("nan")),
+        (lambda k: k if k else 7.0, 0.0),
+    ],
+)
+@once_or_often
+def test_a_number_that_keeps_changing_has_pythons_arithmetic_at_its_ends(
+    of: Any, last: float, calls: int, backend: Any
+) -> None:
+    box = types.SimpleNamespace(scale=1.0)
+    f = xg.function(lambda x: x, lambda g, x: g * of(box.scale))
+    for value in (1.0, 0.5, 0.25, 0.125, last, 0.0625):
+        box.scale = value
+        for _ in range(calls):
+            np.testing.assert_allclose(pull(backend, f, (X,))[1][0], of(value) + 0 * X, rtol=1e-6)
+
+
+def test_a_number_that_becomes_zero_raises_as_python_does() -> None:
+    box = types.SimpleNamespace(scale=1.0)
+    f = xg.function(lambda x: x * (1 / box.scale), lambda g, x: g)
+    for value in (1.0, 0.5, 0.25, 0.125):
+        box.scale = value
+        np.testing.assert_allclose(f(X), X / value)
+    box.scale = 0.0
+    with pytest.raises(ZeroDivisionError):
+        f(X)
+
+
+def test_a_scalar_of_numpy_that_becomes_an_array_is_followed() -> None:
+    box = types.SimpleNamespace(scale=np.float32(2))
+    f = xg.function(lambda x: x * box.scale, lambda g, x: g)
+    for scale in (np.float32(2), np.arange(3, dtype=np.float32), np.float32(3)):
+        box.scale = scale
+        np.testing.assert_array_equal(f(X), X * scale)
+
+
 def test_code_that_reads_nothing_has_no_facts() -> None:
     f = xg.function(lambda x: np.exp(x) * 2.0, lambda g, x: g * xp.exp(x))
     f(X)
