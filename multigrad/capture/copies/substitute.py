@@ -474,6 +474,9 @@ class _Substitution:
             copy.__defaults__ = self._container(function.__defaults__)
         if function.__kwdefaults__:
             copy.__kwdefaults__ = self._container(function.__kwdefaults__)
+        for name, value in vars(function).items():
+            if not name.startswith("__"):
+                setattr(copy, name, self.stand_in(value))
         if self.trace.source.witness is not None:
             self.trace.source.witness.see_namespace(namespace)
         return copy

@@ -277,7 +277,8 @@ class Walk:
                     self._see(path, find, getattr, name, getattr(value, name, MISSING))
             elif id(value) not in self._seen and len(path) < DEPTH:
                 self._seen.add(id(value))
-                self._see_inside(path, find, value)
+                if type(value) is not types.CodeType:
+                    self._see_inside(path, find, value)
 
     def _see_inside(self, path: Path, find: Find, value: Any) -> None:
         function = method_of(value) or plain_function(value)
