@@ -87,7 +87,7 @@ class FunctionGraph:
         keeps_output: the author keeps outputs for backward, which differentiates them by this pair
             again.
         unkept: the inputs that the author's code does not keep for backward themselves, but what
-            it has computed of them, which a later write does not reach.
+            it has computed of them, which a later write does not reach; and such outputs of them.
         refused: error messages by the names of inputs that have no derivative.
         pushed: `tangent 0, tangent 1, ..., *inputs, *params, [key] -> tangents of the outputs that
             carry a gradient`, where the author gives them; else they are the transpose of backward.
@@ -182,8 +182,8 @@ class FunctionGraph:
         return is_chosen and (bool(self.unkept) or any(map(is_kept_copy, self.backward.nodes)))
 
     def reads_unkept(self, cut: ResidualCut) -> bool:
-        """Return whether a cut reads values of inputs that the code did not keep itself, or may
-        compute again what it kept.
+        """Return whether a cut reads values of inputs or outputs that the code did not keep itself,
+        or may compute again what it kept.
         """
         is_apart = any(map(is_kept_copy, self.backward.nodes))
         return is_apart or not {*self.unkept}.isdisjoint({*cut.residuals}.difference(cut.likes))

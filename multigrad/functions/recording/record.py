@@ -541,7 +541,8 @@ class _Recording:
         held = {value.node for value in computed}
         locations = self.trace.source.locations
         marked = Graph(self.trace.name, (), tuple(gradients.values()), locations)
-        unkept, bare = find_unkept(marked, held, keeps_outputs=is_closed_over)
+        nodes = dict(zip(numbered("output", len(values)), [v.node for v in values], strict=True))
+        unkept, bare = find_unkept(marked, held, nodes, keeps_outputs=is_closed_over)
         if recorded.recomputes:
             unkept, bare = (), without_kept(bare)
         locations.update(bare.locations)

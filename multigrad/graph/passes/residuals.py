@@ -110,13 +110,18 @@ KEPT = "kept"  # as `MEMORY` says it: a value that the code keeps, which is not 
 
 
 def find_unkept(
-    graph: Graph, computed: Collection[Node], *, keeps_outputs: bool = False
+    graph: Graph,
+    computed: Collection[Node],
+    outputs: Mapping[str, Node],
+    *,
+    keeps_outputs: bool = False,
 ) -> tuple[tuple[str, ...], Graph]:
     """Return the names of the inputs that gradients read only through what forward computed and
-    kept, and the gradients.
+    kept, and of the outputs of these that are not kept themselves; and the gradients.
 
     Marks of copies are left only at what is kept of an input that gradients read itself, too.
     """
+    kept_outputs = {unmarked(node) for node, _ in marks(graph)}
     if keeps_outputs:  # marked ones are values that the code keeps, as any others
         graph = substitute(graph, {n: in_memory(n.operands[0], KEPT) for n, _ in marks(graph)})
     marks_of_copies = {n: n.operands[0] for n in graph.nodes if is_kept_copy(n)}
@@ -124,11 +129,14 @@ def find_unkept(
     ends = {*held, *(node for node, _ in marks(graph))}
     direct = {*walk(graph.outputs, lambda node: () if node in ends else read_by(node))}
     tensors = [n for n in graph.nodes if n.op is ops.INPUT and n.type.kind == "tensor"]
-    names = tuple([node.attr("name") for node in tensors if node not in direct])
+    unkept = [node for node in tensors if node not in direct]
+    later = dependents([*walk(outputs.values())], unkept, by_value=True)
+    names = [node.attr("name") for node in unkept]
+    names += [name for name, n in outputs.items() if n in later and n not in kept_outputs]
     apart = dependents(graph.nodes, direct.intersection(tensors), by_value=True)
     changes = {n: source for n, source in marks_of_copies.items() if n not in apart}
     changes |= {n: in_memory(n, KEPT) for n in held - marks_of_copies.keys() if n in apart}
-    return names, substitute(graph, changes)
+    return tuple(names), substitute(graph, changes)
 
 
 def is_kept_copy(node: Node) -> bool:

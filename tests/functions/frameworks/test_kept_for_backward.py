@@ -120,6 +120,38 @@ def test_what_is_kept_beside_the_argument_is_not_computed_of_what_is_written_to_
     assert gradient_after(xg.convert(Keeping), write) == gradient_after(Keeping.apply, write)
 
 
+# Of a result e = exp(x), what is kept apart from the output, and the output.
+APART: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+    "a copy is returned": lambda e: (e, e.clone()),
+    "a copy is kept": lambda e: (e.clone(), e),
+    "times one": lambda e: (e, e * 1),
+    "over one": lambda e: (e, e / 1),
+    "to the power of one": lambda e: (e, e.pow(1)),
+    "a copy by a cast": lambda e: (e, e.to(e.dtype, copy=True)),
+    "computed of the output": lambda e: ((e * 2) / 2, e),
+    "the output itself": lambda e: (e, e),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_write_to_the_output_reaches_only_what_shares_its_memory(name: str) -> None:
+    def forward_saving(ctx: Any, x: Tensor) -> Tensor:
+        kept, y = APART[name](x.exp())
+        ctx.save_for_backward(kept)
+        return y
+
+    def forward_with_attribute(ctx: Any, x: Tensor) -> Tensor:
+        ctx.kept, y = APART[name](x.exp())
+        return y
+
+    saving = torch_class(lambda ctx, g: g * ctx.saved_tensors[0])(forward_saving)
+    holding = torch_class(lambda ctx, g: g * ctx.kept)(forward_with_attribute)
+    is_watched = name != "the output itself"  # torch does not watch one that is an attribute
+    for cls in (saving, holding) if is_watched else (saving,):
+        for write in (write_to_result, lambda x, y: y.add_(10)):
+            assert gradient_after(xg.convert(cls), write) == gradient_after(cls.apply, write)
+
+
 def test_of_two_arguments_each_is_read_as_the_class_reads_it() -> None:
     @torch_class(lambda ctx, g: (g * ctx.p.cos(), g * ctx.p.cos() * ctx.saved_tensors[0]))
     def Product(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
@@ -310,6 +342,18 @@ def test_what_a_function_keeps_on_numpy_is_kept(function: Any) -> None:
     x += 10
     y += 10
     np.testing.assert_allclose(pull(np.ones(2))[0], expected)
+
+
+def test_a_write_to_a_copy_that_a_function_on_numpy_returns_does_not_reach_what_it_keeps() -> None:
+    @xg.custom_gradient
+    def f(x: Any) -> Any:
+        e = np.exp(x)
+        return e.copy(), lambda g: g * e
+
+    x = np.array([0.25, 0.5])
+    y, pull = xg.vjp(f, x)
+    y[:] = 0
+    np.testing.assert_allclose(pull(np.ones(2))[0], np.exp(x))
 
 
 def test_a_class_keeps_it_on_numpy() -> None:
