@@ -211,6 +211,7 @@ class _Writer:
         # The tensor whose dtype T is, if any.
         floats = [name for node, (name, _, _) in self.done.items() if node.type.dtype == T]
         self.like = floats[0] if floats else None
+        self.asks_like = False  # whether the code mentions its dtype
         self.wide = ""  # the variable of `wide_dtype`
 
     def write(self, elementwise: bool) -> Body:
@@ -220,8 +221,10 @@ class _Writer:
         if self.graph.locations:
             self.note_places()
         results = tuple([self.done[node][0] for node in self.graph.outputs])
-        reads = frozenset([self.done[n][0] for n in self.graph.nodes if n.op is ops.INPUT])
-        return Body(self.parameters, tuple(self.lines), results, reads, elementwise)
+        reads = {self.done[n][0] for n in self.graph.nodes if n.op is ops.INPUT}
+        if self.like is not None and self.asks_like:
+            reads.add(self.like)
+        return Body(self.parameters, tuple(self.lines), results, frozenset(reads), elementwise)
 
     def note_places(self) -> None:
         """Note where the user wrote what each text computes."""
@@ -540,6 +543,7 @@ class _Writer:
     def attribute(self, name: str, value: Any) -> str:
         if name == "dtype":
             if value == T and self.like is not None:
+                self.asks_like = True
                 return f"{self.like}.dtype"
             if value == T:  # of a function of integers alone, as most libraries have it
                 value = self.emission.dtype or "float32"
@@ -554,6 +558,7 @@ class _Writer:
         if not self.wide:
             double = self.emission.bind("dtype_float64", self.backend.tensors.dtype("float64"))
             self.wide = self.fresh("dtype")
+            self.asks_like = True
             test = f"{self.like}.dtype == {double}"
             self.lines.append(f"{self.wide} = {double} if {test} else {float32}")
         return self.wide

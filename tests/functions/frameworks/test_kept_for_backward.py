@@ -169,6 +169,22 @@ def test_of_two_arguments_each_is_read_as_the_class_reads_it() -> None:
         assert gradients[0] == gradients[1]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_a_gradient_in_the_argument_dtype_of_what_was_kept_in_another(dtype: str) -> None:
+    @torch_class(lambda ctx, g: (g * ctx.kept).to(getattr(torch, dtype)))
+    def Widened(ctx: Any, x: Tensor) -> Tensor:
+        ctx.kept = x.float().cos()
+        return x.float().sin()
+
+    gradients = []
+    for f in (Widened.apply, xg.convert(Widened)):
+        x = torch.tensor([1.0, 2.0, 3.0], dtype=getattr(torch, dtype), requires_grad=True)
+        f(x).sum().backward()
+        gradients.append(x.grad)
+    assert gradients[0].dtype == gradients[1].dtype
+    assert torch.equal(*gradients)
+
+
 def test_an_update_in_place_of_what_it_is_added_to_does_not_matter() -> None:
     cls = make_class("a float")
     expected, found = (
