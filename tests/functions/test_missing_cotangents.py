@@ -176,3 +176,14 @@ def test_symbolic_zeros_of_jax_are_missing_cotangents(takes_for_zero: bool) -> N
     else:
         with pytest.raises(TraceError, match="where a cotangent is missing"):
             ours(X)
+
+
+@pytest.mark.backends("torch")
+def test_the_gradient_that_a_class_leaves_out_is_none_in_torch_and_no_zeros(backend: Any) -> None:
+    def unmixed(x: Any, w: Any, a: Any, b: Any) -> Any:
+        return None if a is None else a * w, None if b is None else b
+
+    x, w = (backend.array(value).requires_grad_() for value in (X, 2 * X))
+    xg.convert(branching(unmixed))(x, w)[0].sum().backward()
+    np.testing.assert_array_equal(x.grad, 2 * X)
+    assert w.grad is None

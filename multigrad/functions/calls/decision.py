@@ -18,6 +18,7 @@ from ...trace.assertions import (
     AUTOCAST,
     BRANCHES,
     FORWARD_MODE,
+    NO_GRADIENTS,
     NOTES,
     ORDERS,
     SHARED,
@@ -33,7 +34,7 @@ from .recipe import Recipe, Variant
 SAME, ORIGINAL, GRAPH = "same", "original", "graph"
 EFFECTS = frozenset((UPDATES, NOTES))
 # Omissions that compilers and transforms accept: there no values are seen that could decide them.
-UNSEEN = frozenset((ASSERTIONS, BRANCHES, ORDERS, SPARSE, UNDIFFERENTIATED))
+UNSEEN = frozenset((ASSERTIONS, BRANCHES, NO_GRADIENTS, ORDERS, SPARSE, UNDIFFERENTIATED))
 
 
 class Door(NamedTuple):

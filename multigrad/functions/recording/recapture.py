@@ -27,7 +27,7 @@ from ...graph.ir.types import BOOL, SCALAR_SHAPE, WHOLE
 from ...graph.ops.properties import CONSTANT, LINEAR, ZERO, is_zero
 from ...graph.passes.facts import shape_fact
 from ...graph.passes.simplify import simplify
-from ...trace.assertions import MISSING
+from ...trace.assertions import MISSING, NO_GRADIENTS
 from ...trace.lookups import note
 from ...trace.python_protocols import Pair
 from ...trace.trace import NeedsConcrete, Trace, Value, constant, setting
@@ -194,6 +194,8 @@ def compare_missing(
                     f"which no graph tells apart{trace.words.advise('take both for the same')}"
                 )
             )
+        if gradients.keys() - reduced.keys():  # of which a graph makes zeros
+            trace.omit(NO_GRADIENTS)
 
 
 def is_as_zero(
