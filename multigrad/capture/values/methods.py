@@ -412,6 +412,10 @@ REFUSED = {
     "backward": "a rule is the backward pass. Return the gradient",
     "numpy": "a symbolic tensor holds no numbers. Use array functions on it",
     "requires_grad_": "a rule's tensors carry no gradient of their own",
+    **{
+        f"{name}_": f"it changes the shape of a tensor in place. Use .{name}()"
+        for name in ("squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze")
+    },
 }
 
 
@@ -430,7 +434,7 @@ def find_method(name: str, dialect: Dialect | None) -> Method | None:
     record = methods.get(name) or METHODS.get(name)
     if record is not None:
         return Method(record, updates=False)
-    if name.startswith("__"):
+    if name.startswith("__") or name in REFUSED:
         return None
     plain = name.removesuffix("_")
     record = IN_PLACE.get(name)

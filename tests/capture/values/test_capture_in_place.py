@@ -12,6 +12,8 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.torch_class import torch_class
+
 X = np.array([[-1.0, 0.5, 2.0], [3.0, -0.25, np.nan]], np.float32)
 G = np.array([[1.0, -2.0, 3.0], [-1.0, 0.5, 4.0]], np.float32)
 
@@ -290,3 +292,26 @@ def test_what_a_ufunc_leaves_out_has_the_slope_of_out(name: str, backend: Any) -
     (slope,) = pull(backend.array(np.ones(2, np.float32)))
     low, high = (function(np.float64(x + np.array([0.0, h]))).sum() for h in (-1e-6, 1e-6))
     np.testing.assert_allclose(backend.numpy(slope), [3.0, (high - low) / 2e-6], rtol=1e-3)
+
+
+# --- the shape of a tensor ------------------------------------------------------------------------
+RESHAPED = """
+    squeeze_(); squeeze_(0); unsqueeze_(0); t_(); transpose_(0, 1); swapaxes_(0, 1); swapdims_(0, 1)
+"""
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("call", RESHAPED.strip().split("; "))
+def test_a_shape_changed_in_place_is_changed_at_each_call(call: str, backend: Any) -> None:
+    def forward(ctx: Any, x: Any) -> Any:
+        y = x.clone()
+        eval(f"y.{call}", {"y": y})
+        return y
+
+    original = torch_class(lambda ctx, grad: None)(forward)
+    converted = xg.convert(original)
+    for shape in ((4, 6), (1, 6)):
+        x = backend.array(np.arange(np.prod(shape), dtype=np.float32).reshape(shape))
+        expected, actual = original.apply(x), converted(x)
+        assert actual.shape == expected.shape
+        np.testing.assert_array_equal(actual, expected)
