@@ -35,6 +35,7 @@ ORDERS = "the derivative of its backward"
 SHARED = "the memory that its results share"
 SPARSE = "what it does with a sparse gradient"
 NO_GRADIENTS = "the gradients that it leaves out where a cotangent is missing"
+STATE = "what its backward changes on ctx"
 TWICE = "the tensor that it returns twice"
 UNDIFFERENTIATED = "what it computes where nobody differentiates it"
 # Effects of the code, which a graph never has.

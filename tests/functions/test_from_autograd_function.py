@@ -498,3 +498,24 @@ def test_a_class_that_calls_another_is_differentiated_again_in_torch_alone() -> 
     ):
         with pytest.raises(GradientError, match="'Cube' uses 'Slope', with a gradient of its own"):
             refused()
+
+
+def test_what_backward_changes_on_ctx_the_next_backward_reads() -> None:
+    class Counting(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.n = 1
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Tensor) -> Tensor:
+            ctx.n += 1
+            return grad_out * ctx.n
+
+    for function in (Counting.apply, xg.convert(Counting)):
+        x = torch.ones(2, requires_grad=True)
+        y = function(x).sum()
+        slopes = [torch.autograd.grad(y, x, retain_graph=True)[0].tolist() for _ in range(2)]
+        assert slopes == [[2.0, 2.0], [3.0, 3.0]]
+    gradient = xg.vjp(xg.convert(Counting), np.ones(2))[1](np.ones(2))[0]
+    np.testing.assert_array_equal(gradient, [2.0, 2.0])

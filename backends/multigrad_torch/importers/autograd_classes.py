@@ -25,7 +25,7 @@ from multigrad.functions.calls.parameters import bind_call, signature_of
 from multigrad.functions.calls.recipe import Recorded
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import UNKNOWN, is_float
-from multigrad.trace.assertions import AUTOCAST, FORWARD_MODE, TWICE
+from multigrad.trace.assertions import AUTOCAST, FORWARD_MODE, STATE, TWICE
 from multigrad.trace.python_protocols import needs_gradient
 from multigrad.trace.trace import Trace, Value, cast_node, mark_view, setting
 from multigrad.trace.xp import all as xp
@@ -178,8 +178,15 @@ def record_call(
 
     def pull(cotangents: Any) -> Any:
         """Run backward; return gradients nested like the caller's arguments."""
-        nodes_before = nodes()
+        nodes_before, kept = nodes(), dict(vars(ctx))
         raw_gradients = call(backward, ctx, *(cotangents if is_tuple else (cotangents,)))
+        after = vars(ctx)
+        if trace is not None and not (
+            after.keys() == kept.keys() and all(after[name] is kept[name] for name in kept)
+        ):
+            trace.omit(STATE)
+            after.clear()
+            after.update(kept)  # a capture runs it several times, each as the first
         # A symbol that is updated in place has another node.
         if trace is not None and nodes() != nodes_before and not code.copies:
             advice = trace.words.advise("work on a copy: x.clone()")

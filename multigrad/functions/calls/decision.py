@@ -23,6 +23,7 @@ from ...trace.assertions import (
     ORDERS,
     SHARED,
     SPARSE,
+    STATE,
     TWICE,
     UNDIFFERENTIATED,
     UPDATES,
@@ -34,7 +35,7 @@ from .recipe import Recipe, Variant
 SAME, ORIGINAL, GRAPH = "same", "original", "graph"
 EFFECTS = frozenset((UPDATES, NOTES))
 # Omissions that compilers and transforms accept: there no values are seen that could decide them.
-UNSEEN = frozenset((ASSERTIONS, BRANCHES, NO_GRADIENTS, ORDERS, SPARSE, UNDIFFERENTIATED))
+UNSEEN = frozenset((ASSERTIONS, BRANCHES, NO_GRADIENTS, ORDERS, SPARSE, STATE, UNDIFFERENTIATED))
 
 
 class Door(NamedTuple):
