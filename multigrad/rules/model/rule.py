@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Never, Self, TypeVar
 
 from ...capture.copies.run_or_import import run_written_in
+from ...capture.user_code.reachable import find_reads, noting_reads
 from ...capture.user_code.signature import (
     Signature,
     check_value,
@@ -418,7 +419,11 @@ class Rule:
         selected = self.signature_of_function.select(values)
         if isinstance(self.function, SavedRule):  # no source to prepare
             return self.function.record(trace, grad_out, tin, selected)
-        return run_written_in(self.library, self.function, trace, None, grad_out, tin, **selected)
+        # What calls a rule does not find by itself what the rule reads.
+        with noting_reads(find_reads((self.function,), takes_defaults=False)):
+            return run_written_in(
+                self.library, self.function, trace, None, grad_out, tin, **selected
+            )
 
     def _run_native(
         self, ctx: Any, grad_out: Tensor, tin: Tensor | None, params: Mapping[str, Any]

@@ -84,6 +84,23 @@ def test_a_name_means_the_rule_that_is_registered_now(backend: Any) -> None:
         np.testing.assert_array_equal(found, np.full_like(X, factor) * (X > 0))
 
 
+def test_what_a_rule_reads_is_followed(backend: Any) -> None:
+    library = importlib.import_module(LIBRARIES[backend.name])
+
+    class Held:
+        scale = 1.0
+
+    def held(ctx, grad_out, tin):
+        return grad_out * Held.scale
+
+    overridden = xg.override(library.tanh, {"tanh": held})
+    composed = xg.override(library.tanh, {"tanh": xg.compose(held, held)})
+    for Held.scale in (1.0, 2.0, 3.0, 4.0, 2.0):
+        for function, factor in ((overridden, Held.scale), (composed, Held.scale**2)):
+            _, (found,) = pull(backend, function, (X,))
+            np.testing.assert_array_equal(found, np.full_like(X, factor))
+
+
 def test_rules_that_are_none_are_refused_at_once() -> None:
     for function, rules, words in (
         (np.sign, {}, "at least one"),
