@@ -257,15 +257,23 @@ PER_ARGUMENT = ("jvps", "self")  # the closure of the rule that jax (0.10) makes
 
 
 def recipe_of_jvp(function: Any, original: Any) -> Recipe:
-    name = name_of(function)
+    name, jvps = name_of(function), jvps_of(function)
+    rules = (function.jvp,)
+    if jvps is not None:
+        rules = (primal_of(function), *(each for each in jvps if each is not None))
     return recipe_of_custom(
         function,
         original,
         run=functools.partial(_run_jvp, function),
         record=functools.partial(_record_jvp, function, name),
-        rules=(function.jvp,),
+        rules=rules,
         gives_tangents=True,
     )
+
+
+def jvps_of(function: Any) -> tuple[Any, ...] | None:
+    """Return the rules given to `defjvps`, one for each argument; None: it has one for all."""
+    return closed_over(function.jvp, PER_ARGUMENT)
 
 
 def _record_jvp(
@@ -278,7 +286,7 @@ def _record_jvp(
     nested_tangents = optree.tree_unflatten(tree, [0.0 if t is None else t for t in tangents])
     # jax's own rule would compute the primal again with unknown tangents: each argument's is
     # run
-    jvps = closed_over(function.jvp, PER_ARGUMENT)
+    jvps = jvps_of(function)
     if jvps is None:
         result = call(function.jvp, *arguments.fixed, arguments.primals, nested_tangents)
         outputs, changes = split_pair(name, "the outputs and their tangents", result)

@@ -240,6 +240,21 @@ def test_a_custom_vjp_of_jax_follows(way: Any) -> None:
     assert_follows(run, change)
 
 
+@pytest.mark.needs("jax")
+def test_a_custom_jvp_of_jax_with_a_rule_for_each_argument_follows(way: Any) -> None:
+    jax: Any = pytest.importorskip("jax")
+    read, change = way
+    scaled = jax.custom_jvp(lambda x, y: x * read() + 0 * y)
+    scaled.defjvps(lambda t, out, x, y: t * 3.0 * read(), None)
+    f = xg.convert(scaled)
+
+    def run() -> Any:
+        y, pull_back = jax.vjp(f, jax.numpy.array(X), jax.numpy.array(X))
+        return y / X, pull_back(jax.numpy.ones(3))[0] / 3
+
+    assert_follows(run, change)
+
+
 @pytest.mark.needs("tensorflow")
 def test_a_custom_gradient_of_tensorflow_follows(way: Any) -> None:
     tf: Any = pytest.importorskip("tensorflow")
