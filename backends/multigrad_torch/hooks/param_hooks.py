@@ -241,6 +241,8 @@ class ParamHook:
         self._forget()
 
     def _forget(self, _: Any = None) -> None:
+        if not _hooks:  # no table is left as Python ends
+            return
         # The identity may belong to a later parameter by now.
         if _hooks.get(self._identity) is self:
             del _hooks[self._identity]

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import gc
 import pickle
+import textwrap
 import threading
 import warnings
 import weakref
@@ -17,6 +18,7 @@ import pytest
 import multigrad as xg
 from multigrad.compat.hook import attach_param_hooks, remove_param_hooks
 
+from ...harness import fresh
 from ...support.threads import on_threads
 
 torch: Any = pytest.importorskip("torch")
@@ -395,3 +397,16 @@ def test_a_model_with_hooks_is_compiled_with_them(model: Any, fresh_compiler: No
         loss = run(torch.ones(1))
     assert backward(model, loss) == [30.0, 20.0]
     assert backward(model, run(torch.ones(1))) == [3.0, 2.0]
+
+
+def test_a_model_that_outlives_the_modules_as_python_ends_says_nothing() -> None:
+    script = """
+    import torch
+    import multigrad as xg
+
+    torch.kept_to_the_end = torch.nn.Linear(1, 1)
+    with xg.use("scale", {"s": 2.0}, scope="params"):
+        torch.kept_to_the_end(torch.ones(1)).sum().backward()
+    """
+    done = fresh.run(["-c", textwrap.dedent(script)], ["torch"])
+    assert (done.returncode, done.stderr) == (0, "")
