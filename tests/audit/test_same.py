@@ -319,6 +319,36 @@ def test_packing_into_one_row_changes_nothing_if_segments_are_kept_apart(backend
         xg.same(segment_loss, "packing", p, {"x": numbers})
 
 
+@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
+def test_losses_that_differ_by_a_constant_are_told_with_gradients_that_agree(backend: Any) -> None:
+    w, given = {"w": backend.array(np.ones(2))}, {"x": np.ones(2)}
+    report = xg.same(
+        lambda w, b: xp.sum(w["w"] ** 2), lambda w, b: xp.sum(w["w"] ** 2) + 1, w, given
+    )
+    assert not report.ok and "the loss is 2 and 3" in str(report)
+    assert all(row.is_same for row in report.rows)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("numbers", [[0.0, 0.0], [0.0, 1.0, -1.0]])
+def test_other_conventions_at_a_kink_are_no_detached_parameter(numbers: list[float]) -> None:
+    import torch
+
+    def relu(w: Any, b: Any) -> Any:
+        return torch.relu(w).sum()
+
+    def clamp(w: Any, b: Any) -> Any:
+        return w.clamp(min=0).sum()
+
+    w = torch.tensor(numbers)
+    for paths in ((relu, clamp), (clamp, relu)):
+        report = xg.same(*paths, w, np.ones(2))
+        assert not report.ok and "at a kink or a tie alone" in report.reason
+        assert "inf" not in str(report)
+    report = xg.same(lambda w, b: torch.relu(w.detach()).sum() + 0 * w.sum(), clamp, w, np.ones(2))
+    assert "detaches parameters" in report.reason
+
+
 def test_what_cannot_be_compared_is_an_error() -> None:
     with pytest.raises(RuleTypeError, match="no law 'shuffling' of a batch; there are order"):
         xg.same(loss, "shuffling", weights(), batch())

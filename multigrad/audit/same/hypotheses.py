@@ -24,6 +24,7 @@ MOST_WEIGHTS = 8  # of examples that a reason lists
 CLOSE = 1e-6  # by how much a factor may differ from the number that explains it
 # Numbers by which parameters are scaled by mistake are among these, or between two of them.
 FACTORS = (-2.0, -1.0, 0.0, 1 / 16, 0.25, 0.6, 0.95, 1.05, 1.7, 4.0, 16.0)
+KINK_STEP = 2.0**-10  # by which parameters are moved from a kink, relative to their size
 MOST_STEPS = 40  # from two of these to the number between them
 
 
@@ -62,11 +63,29 @@ class Reason(NamedTuple):
     factor: float | None = None
 
 
+def explain_by_kink(comparison: Comparison) -> Reason | None:
+    """The paths agree wherever the parameters are moved a little: they part at a kink, or a tie."""
+    pair = comparison.pair
+    if not comparison.wrong or not comparison.has_same_outputs:
+        return None
+    for size in (KINK_STEP, -KINK_STEP):
+        arrays = list(pair.given)
+        for n in pair.names:
+            # Another step for each element, so that a sum or a tie of several moves, too.
+            steps = size * np.linspace(1, 2, arrays[n].size).reshape(arrays[n].shape)
+            arrays[n] = (arrays[n] + steps * (1 + np.abs(arrays[n]))).astype(arrays[n].dtype)
+        if not pair.agree(pair.run(pair.first, arrays), pair.run(pair.second, arrays)):
+            return None
+    names = [pair.names[n] for n in comparison.wrong]
+    words = f"the gradient of {_listed(names)} differs at a kink or a tie alone"
+    return Reason(f"{words}: where the parameters are moved a little, the paths agree", names[0])
+
+
 def explain_by_one_factor(comparison: Comparison) -> Reason | None:
     """All gradients that differ have one factor: all there are, or some."""
     pair, a, b, rows = comparison
     factors = [rows[n].factor for n in comparison.wrong]
-    factor = factors[0]
+    factor = factors[0] if factors else None  # none differs where the outputs alone do
     if not factor or any(f is None or abs(f - factor) > CLOSE * abs(factor) for f in factors):
         return None
     # Others are the same, and not as both are zero: the factor is of some parameters alone.
@@ -369,6 +388,7 @@ def explain_by_boundary(comparison: Comparison) -> Reason | None:
 
 # In order: the cheap ones first, and what is specific before what is general.
 HYPOTHESES = (
+    explain_by_kink,
     explain_by_one_factor,
     explain_by_missing_gradient,
     explain_by_unread_tensor,

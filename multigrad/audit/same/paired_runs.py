@@ -45,6 +45,8 @@ class ParameterRow:
     def __str__(self) -> str:
         if self.is_same:
             return f"{self.name}: the same"
+        if math.isinf(self.error):
+            return f"{self.name}: zero on the first path alone"
         if self.factor is None:
             return f"{self.name}: differs by {self.error:.3g} of its largest element"
         return f"{self.name}: {'none' if self.factor == 0 else f'times {self.factor:.6g}'}"
