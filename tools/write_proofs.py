@@ -8,6 +8,7 @@ its params. An estimator is captured for its examples, with each choice of its f
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import itertools
 import os
@@ -101,7 +102,10 @@ def rows() -> Rows:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition(".")[0])
+    parser.add_argument("--out", type=Path, default=shipped.FILE, help="the file of the digests")
+    options = parser.parse_args()
     os.environ[VARIABLE] = ALL
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        shipped.FILE.write_text(shipped.write_rows(rows()), "utf-8")
+        options.out.write_text(shipped.write_rows(rows()), "utf-8")
