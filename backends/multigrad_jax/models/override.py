@@ -29,6 +29,7 @@ from multigrad.functions.calls.arguments import replace_at
 from multigrad.functions.function import Function
 from multigrad.models.gradient_replacement import replace_gradient
 from multigrad.models.override import Following, SelectedCalls, one_input
+from multigrad.trace.lookups import Meanings, look_up_all
 
 from .. import versions
 from ..jaxprs import (
@@ -193,10 +194,11 @@ class OverriddenCalls(SelectedCalls[CalledOperation]):
         super().__init__(name, rows)
         functions = [op.inlined for op, _ in self.rows if op.inlined is not None]
         self.inlined = tuple(functions)
-        # By jaxpr: with calls of inlined functions; the selected operations in it; compiled.
+        # By jaxpr: with calls of inlined functions; the selected operations in it; compiled, with
+        # what the rules read then.
         self._outlined: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._selected: WeakKeyDictionary[Any, frozenset[CalledOperation]] = WeakKeyDictionary()
-        self._jitted: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
+        self._jitted: WeakKeyDictionary[Any, tuple[Callable[..., Any], Any]] = WeakKeyDictionary()
 
     def compute_all(
         self, closed: Any, arguments: Sequence[Tensor], state: Sequence[Tensor]
@@ -290,8 +292,8 @@ class OverriddenCalls(SelectedCalls[CalledOperation]):
     def compute_jit(self, equation: Any, operands: list[Tensor]) -> list[Tensor]:
         params = equation.params
         closed_jaxpr = params["jaxpr"]
-        compiled_call = self._jitted.get(closed_jaxpr)
-        if compiled_call is None:
+        compiled_call, meanings = self._jitted.get(closed_jaxpr, (None, None))
+        if compiled_call is None or meanings != self.meanings():
 
             def call(*arguments: Tensor) -> list[Tensor]:
                 return self.run(closed_ref().jaxpr, closed_ref().consts, arguments)
@@ -299,8 +301,17 @@ class OverriddenCalls(SelectedCalls[CalledOperation]):
             # a strong reference would keep its own key of `_jitted` alive
             closed_ref: Any = ref(closed_jaxpr)
             call.__name__ = call.__qualname__ = params["name"]
-            compiled_call = self._jitted[closed_jaxpr] = jax.jit(call, **jit_options(params))
-        return compiled_call(*operands)
+            compiled_call = jax.jit(call, **jit_options(params))
+        results = compiled_call(*operands)
+        # The call may have captured a rule: only then is it known what that reads.
+        self._jitted[closed_jaxpr] = compiled_call, self.meanings()
+        return results
+
+    def meanings(self) -> list[Meanings]:
+        """Return what the rules read now, as far as they are captured."""
+        return [
+            look_up_all(getattr(rule, "function", rule).captures.facts) for _, rule in self.rows
+        ]
 
 
 def jit_options(params: dict[str, Any]) -> dict[str, Any]:

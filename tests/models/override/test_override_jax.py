@@ -165,6 +165,23 @@ def test_arguments_may_be_nested_static_and_keys() -> None:
     np.testing.assert_array_equal(gradient, [0.0, 30.0, 30.0])
 
 
+def test_what_a_rule_reads_is_followed_inside_of_jit() -> None:
+    class Held:
+        scale = 1.0
+
+    def held(ctx, grad_out, tin):
+        return grad_out * Held.scale
+
+    overridden = xg.override(lambda x: jax.jit(jnp.tanh)(x) + jax.nn.silu(x), {"logistic": held})
+    plain = xg.override(lambda x: jnp.tanh(x) + x * jax.nn.sigmoid(x), {"logistic": held})
+    x = jnp.array([0.5, 2.0])
+    slopes = []
+    for Held.scale in (1.0, 2.0, 3.0):
+        slopes += [jax.grad(lambda x, f=f: f(x).sum())(x) for f in (overridden, plain)]
+        np.testing.assert_allclose(slopes[-2], slopes[-1], rtol=1e-6)
+    np.testing.assert_allclose(slopes[4] - slopes[0], 2 * x, rtol=1e-5)
+
+
 def test_what_is_closed_over_is_read_at_each_call() -> None:
     factor = [jnp.array(1.0)]
     overridden = xg.override(lambda x: (factor[0] * jax.nn.relu(x)).sum(), {"relu": "tenfold"})
