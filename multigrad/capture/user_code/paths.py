@@ -140,8 +140,14 @@ def stored(owner: Any, name: str) -> Any:
     return MISSING
 
 
+def _unwrapped(mapping: Any) -> Any:
+    # Keras on TensorFlow holds dicts in proxies, which say that they are dicts.
+    return mapping if issubclass(type(mapping), MAPPINGS) else mapping.__wrapped__
+
+
 def item_of(container: Any, place: Any) -> Any:
     if isinstance(container, MAPPINGS):
+        container = _unwrapped(container)
         get: Any = dict.get if isinstance(container, dict) else types.MappingProxyType.get
         return get(container, place, MISSING)
     try:
@@ -153,6 +159,7 @@ def item_of(container: Any, place: Any) -> Any:
 def rows_of(container: Any) -> Iterable[tuple[Any, Any]]:
     """Return the items of a container as they are now, whatever another thread does to it."""
     if isinstance(container, MAPPINGS):
+        container = _unwrapped(container)
         copy: Any = dict.copy if isinstance(container, dict) else types.MappingProxyType.copy
         return copy(container).items()
     return enumerate([*container])

@@ -336,6 +336,17 @@ def test_a_scalar_of_numpy_that_becomes_an_array_is_followed() -> None:
         np.testing.assert_array_equal(f(X), X * scale)
 
 
+@pytest.mark.needs("tensorflow")
+def test_a_dict_in_a_module_of_tensorflow_is_followed() -> None:
+    tf: Any = pytest.importorskip("tensorflow")
+    module = tf.Module()
+    module.config = {"scale": 2.0}  # which TensorFlow puts into a proxy
+    f = function(lambda: module.config["scale"])
+    for value in (2.0, 5.0):
+        module.config["scale"] = value
+        np.testing.assert_allclose(f(tf.constant(X)), X * value, rtol=1e-6)
+
+
 def test_code_that_reads_nothing_has_no_facts() -> None:
     f = xg.function(lambda x: np.exp(x) * 2.0, lambda g, x: g * xp.exp(x))
     f(X)
