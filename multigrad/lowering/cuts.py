@@ -104,8 +104,11 @@ def find_cuts_for_writes(graphs: FunctionGraph, backend: Backend, *, joins: bool
     if not joins:
         return None
     pair = graphs.with_histories() or graphs
+    cut = pair.cut_for_writes()
+    if any(map(cut.keep.reads, pair.outputs)):  # what is kept is computed of an output
+        return None
     # The input itself as well, by which the derivative of a backward passes.
-    return Cuts(graphs.cut_at_inputs(), WideCut(pair, pair.cut_for_writes()), graphs.unkept)
+    return Cuts(graphs.cut_at_inputs(), WideCut(pair, cut), graphs.unkept)
 
 
 def _find_wide(
