@@ -12,7 +12,7 @@ import pytest
 
 import multigrad as xg
 
-from ...harness.torch_class import torch_class
+from ...harness.torch_class import torch_class as make_class
 
 X = np.array([[-1.0, 0.5, 2.0], [3.0, -0.25, np.nan]], np.float32)
 G = np.array([[1.0, -2.0, 3.0], [-1.0, 0.5, 4.0]], np.float32)
@@ -308,7 +308,7 @@ def test_a_shape_changed_in_place_is_changed_at_each_call(call: str, backend: An
         eval(f"y.{call}", {"y": y})
         return y
 
-    original = torch_class(lambda ctx, grad: None)(forward)
+    original = make_class(lambda ctx, grad: None)(forward)
     converted = xg.convert(original)
     for shape in ((4, 6), (1, 6)):
         x = backend.array(np.arange(np.prod(shape), dtype=np.float32).reshape(shape))
