@@ -369,7 +369,7 @@ def _keep(
 
 
 def entry_while_read(read: Mapping[Reads, int], run: Run) -> Entry:
-    """Return what runs for as long as what code reads stays the same; then its result is None."""
+    """Return an entry that runs while the code reads the same values; after that it gives None."""
     calls = 0
 
     def compare(leaves: Sequence[Any], draws: KeySource) -> Any:

@@ -9,7 +9,6 @@ that of the tensors it is given. It is recorded as NumPy's until one of them is 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple
@@ -134,7 +133,7 @@ class Source:
     locations: dict[Node, Location] = field(default_factory=dict)
     routes: dict[str, str] = field(default_factory=dict)  # by library, how its calls reached us
     latest: Reading = field(default_factory=Reading)  # of the function that ran last
-    siblings: Callable[[], str] = str  # the library that another function of its recipe names
+    siblings: str = ""  # the library that another function of the same recipe names
     reads_names: bool = False  # the code has asked what a name means in its library
     was_leaning: bool = False  # a function before the latest left open whose dtypes it has
     conventions: dict[str, None] = field(default_factory=dict)  # of libraries, that it relies on

@@ -308,7 +308,7 @@ class OverriddenCalls(SelectedCalls[CalledOperation]):
         return results
 
     def meanings(self) -> list[Meanings]:
-        """Return what the rules read now, as far as they are captured."""
+        """Return the present values of what the rules read that have been captured so far."""
         return [
             look_up_all(getattr(rule, "function", rule).captures.facts) for _, rule in self.rows
         ]

@@ -61,9 +61,8 @@ def run_or_import(
     plain = plain_function(function)
     if library:
         require_dialect(library)
-        reading = Reading((library,))
-    else:
-        reading = reading_of(plain, trace.facts, trace.source.siblings())
+    siblings = trace.source.siblings
+    reading = Reading((library,)) if library else reading_of(plain, trace.facts, siblings)
     with setting(trace, reading=reading):
         try:
             return _substitute_or_import(trace, function, args, kwargs, whole=whole)

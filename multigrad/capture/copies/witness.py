@@ -128,7 +128,6 @@ class Witness:
         words = "" if is_users_own_error else self._tensor_read_from_object()
         self._namespaces.clear()  # they refer to copies of functions, which may refer to symbols
         self._cells.clear()
-        self.trace.source.siblings = str  # it refers to the functions, and symbols to the trace
         for substitution in self.substitutions:
             substitution.clear()
         self.outside.clear()

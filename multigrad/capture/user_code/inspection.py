@@ -337,8 +337,8 @@ def names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
 
 @functools.lru_cache(maxsize=4096)
 def paths_in(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
-    """Return what code, and the functions inside it, read by name, each after how it is read:
-    ("LOAD_GLOBAL", "np", "linalg", "norm") for `np.linalg.norm`.
+    """Return the dotted names that code and the functions inside it read, each with the operation
+    that reads its first part: ("LOAD_GLOBAL", "np", "linalg", "norm") for `np.linalg.norm`.
     """
     paths: list[list[str]] = []
     for each in nested_codes(code):

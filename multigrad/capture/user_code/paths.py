@@ -239,8 +239,9 @@ TAKES: dict[str, Take] = {
 
 
 def opened(find: Find) -> Any:
-    """Return what stands for a float that may be any of its sign; at 0, infinity and NaN, Python's
-    arithmetic is not that of arrays.
+    """Return a token that all finite floats of one sign share, and any other value itself.
+
+    At 0, infinity and NaN, Python's arithmetic differs from that of arrays.
     """
     value = find()
     if type(value) is not float or not math.isfinite(value) or value == 0:

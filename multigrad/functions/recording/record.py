@@ -247,7 +247,7 @@ class _Recording:
         kind = "imported function" if self.is_imported else recipe.noun
         self.trace = prepare(Trace(recipe.name, facts, Attributed, kind, xp_dialect))
         self.trace.source.defined = defined_at(recipe.functions)
-        self.trace.source.siblings = partial(told_library, *recipe.functions)
+        self.trace.source.siblings = told_library(*recipe.functions)
         self.types = LibraryTypes(self.trace)
         if recipe.noun != "rule":  # in which numbers take the dtype of the input
             self.trace.types = self.types
