@@ -12,6 +12,7 @@ for.
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec as _find_spec
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -211,6 +212,8 @@ _MODULES = {
     "xp": "capture.dialects.xp",
 }
 _install_aliases(__name__, _MODULES)
+if _find_spec(f"{__name__}.engine") is not None:  # the core does without it
+    from . import engine as _engine  # noqa: F401
 # FreeGrad's names, and names that others replace: they work, but `dir` does not list them.
 _OTHER_NAMES = {
     "cli",

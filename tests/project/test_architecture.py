@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
+import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,6 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
+import multigrad.engine  # noqa: F401  # which registers what it provides
+from multigrad.graph.support.provided import providers
 from multigrad.trace.source import TRANSITIONS
 
 ROOT = Path(__file__).parents[2]
@@ -36,10 +40,11 @@ INSIDE = {
     "keras": ("", "dialect"),
 }  # fmt: skip
 # They import anything, and nothing imports them.
-OUTSIDE = ("command", "testing")
+OUTSIDE = ("command", "engine", "testing")
 MOST_FILES = 16  # in one folder
 # Added by the door alone, as a stranger's is: a distribution of its own.
 ADDED = ("multigrad_mlx",)
+PROVIDERS = {place: each for place, each in providers.items() if place.startswith("multigrad.")}
 BACKENDS = ("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", *ADDED)
 DOOR = {"multigrad.backend"}
 # Files of backends that import what costs start-up where it is asked for, or name it by
@@ -251,6 +256,16 @@ def test_the_project_knows_no_added_backend_by_name(folder: str) -> None:
     assert not [
         path.name for path in files if re.search(rf"\b{name}\b", path.read_text("utf-8").lower())
     ]
+
+
+@pytest.mark.parametrize("place", PROVIDERS)
+def test_what_provides_a_function_takes_its_arguments_and_stands_above_it(place: str) -> None:
+    module, _, name = place.partition(":")
+    home, _, provider = PROVIDERS[place].partition(":")
+    own = inspect.signature(inspect.unwrap(getattr(importlib.import_module(module), name)))
+    other = inspect.signature(getattr(importlib.import_module(home), provider))
+    assert list(own.parameters) == list(other.parameters)
+    assert ROOMS.index(room(module)) <= ROOMS.index(room(home))
 
 
 def test_the_page_has_a_row_for_each_state_that_dtypes_have() -> None:

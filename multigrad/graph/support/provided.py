@@ -1,0 +1,48 @@
+"""Functions of the core that a storey above provides.
+
+The core has the plain answer of each, and calls it by its own name. What stands above registers a
+place as text (`multigrad/engine.py`), so that nothing of it is loaded before it is needed:
+
+    @provided
+    def find_updates(symbols): return ()    the answer where only the core is installed
+    provide({"core.module:find_updates": "engine.module:find_updates"})
+    find_updates(symbols)                   runs the engine's
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+# The places that provide functions, by the places of these, all as module:name. Written as packages
+# are imported, before any of the functions is called; never emptied.
+providers: dict[str, str] = {}
+
+
+def provide(providers: Mapping[str, str]) -> None:
+    """Register what provides functions of the core.
+
+    Args:
+        providers: the place of what provides it, by that of the core's function, as module:name.
+    """
+    providers.update(providers)
+
+
+def provided(plain: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that runs what provides it; without that, the plain one."""
+    place = f"{plain.__module__}:{plain.__name__}"
+
+    @functools.cache
+    def find() -> Callable[P, R]:
+        module, _, name = providers.get(place, "").partition(":")
+        return getattr(import_module(module), name) if module else plain
+
+    @functools.wraps(plain)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return find()(*args, **kwargs)
+
+    return call
