@@ -23,13 +23,13 @@ R = TypeVar("R")
 providers: dict[str, str] = {}
 
 
-def provide(providers: Mapping[str, str]) -> None:
+def provide(places: Mapping[str, str]) -> None:
     """Register what provides functions of the core.
 
     Args:
-        providers: the place of what provides it, by that of the core's function, as module:name.
+        places: the place of what provides it, by that of the core's function, as module:name.
     """
-    providers.update(providers)
+    providers.update(places)
 
 
 def provided(plain: Callable[P, R]) -> Callable[P, R]:
