@@ -28,9 +28,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["MULTIGRAD_CACHE"] = "off"
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -46,6 +45,7 @@ from multigrad_conformance.under_test import BackendUnderTest, is_installed, spl
 sys.modules.setdefault("tests", types.ModuleType("tests")).__path__ = [str(Path(__file__).parent)]
 
 from . import turns
+from .core.frameworks import BACKENDS, NumpyBackend
 from .harness import once
 from .support.sampling import WHOLE
 
@@ -201,123 +201,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     folder, config = os.environ.get("MULTIGRAD_SECONDS"), session.config
     if folder and not hasattr(config, "workerinput"):
         turns.keep(Path(folder), once.environment_of(config).name)
-
-
-class NumpyBackend:
-    """NumPy itself: gradients come from a lowered function, which carries its own `vjp`."""
-
-    name: ClassVar[str] = "numpy"
-
-    def array(self, array: Array) -> Tensor:
-        """Give the framework's tensor with these values and this dtype."""
-        return np.array(array)
-
-    def numpy(self, tensor: Tensor) -> Array:
-        """Give the tensor's values as a NumPy array of the same dtype (ml_dtypes for bfloat16)."""
-        return np.asarray(tensor)
-
-    def vjp(self, f: Callable[..., Tensor], x: Array, cotangent: Array) -> tuple[Array, Array]:
-        """Run `f` at `x` and pull `cotangent` back: `(y, gradient of x)`, both NumPy arrays."""
-        if isinstance(f, xg.Function):
-            y, pull = xg.vjp(f, self.array(x))
-            return np.asarray(y), np.asarray(pull(cotangent)[0])
-        if not hasattr(f, "vjp"):
-            raise TypeError(f"NumPy has no autodiff: give xg.lower(rule, 'numpy'), not {f!r}")
-        y, pullback = f.vjp(self.array(x))
-        return np.asarray(y), np.asarray(pullback(cotangent))
-
-    def precision(self, dtype: Any) -> AbstractContextManager[Any]:
-        """Enter the mode that keeps `dtype` (JAX needs one for 64 bits; `vjp` enters it by
-        itself).
-        """
-        return nullcontext()
-
-
-class TorchBackend(NumpyBackend):
-    """PyTorch: bfloat16 crosses over as its bits, because NumPy has no such dtype."""
-
-    name = "torch"
-
-    def array(self, array: Array) -> Tensor:
-        import torch
-
-        values = np.array(array)
-        if values.dtype.name == "bfloat16":
-            return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(values)
-
-    def numpy(self, tensor: Tensor) -> Array:
-        import torch
-
-        values = tensor.detach().cpu()
-        if values.dtype == torch.bfloat16:
-            import ml_dtypes
-
-            return values.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return values.numpy()
-
-    def vjp(self, f: Callable[..., Tensor], x: Array, cotangent: Array) -> tuple[Array, Array]:
-        import torch
-
-        is_function = isinstance(f, type) and issubclass(f, torch.autograd.Function)
-        primal = self.array(x).requires_grad_()
-        y = f.apply(primal) if is_function else f(primal)
-        (gradient,) = torch.autograd.grad(y, primal, self.array(cotangent))
-        return self.numpy(y), self.numpy(gradient)
-
-
-class JaxBackend(NumpyBackend):
-    """JAX: 64-bit values live only inside `precision`."""
-
-    name = "jax"
-
-    def array(self, array: Array) -> Tensor:
-        import jax.numpy as jnp
-
-        with self.precision(np.asarray(array).dtype):
-            return jnp.asarray(array)
-
-    def vjp(self, f: Callable[..., Tensor], x: Array, cotangent: Array) -> tuple[Array, Array]:
-        import jax
-
-        with self.precision(np.asarray(x).dtype):
-            y, pullback = jax.vjp(f, self.array(x))
-            (gradient,) = pullback(self.array(cotangent))
-        return self.numpy(y), self.numpy(gradient)
-
-    def precision(self, dtype: Any) -> AbstractContextManager[Any]:
-        import jax
-
-        return jax.enable_x64(True) if np.dtype(dtype).itemsize == 8 else nullcontext()
-
-
-class TensorflowBackend(NumpyBackend):
-    """TensorFlow, eager."""
-
-    name = "tensorflow"
-
-    def array(self, array: Array) -> Tensor:
-        import tensorflow as tf
-
-        return tf.constant(array)
-
-    def numpy(self, tensor: Tensor) -> Array:
-        return np.asarray(tensor.numpy())
-
-    def vjp(self, f: Callable[..., Tensor], x: Array, cotangent: Array) -> tuple[Array, Array]:
-        import tensorflow as tf
-
-        primal = self.array(x)
-        with tf.GradientTape() as tape:
-            tape.watch(primal)
-            y = f(primal)
-        gradient = tape.gradient(y, primal, output_gradients=self.array(cotangent))
-        return self.numpy(y), self.numpy(gradient)
-
-
-BACKENDS: dict[str, NumpyBackend] = {
-    kind.name: kind() for kind in (NumpyBackend, TorchBackend, JaxBackend, TensorflowBackend)
-}
 
 
 def find_backend(name: str) -> Any:
