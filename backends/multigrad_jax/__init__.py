@@ -20,11 +20,10 @@ from multigrad.backend import (
     Tensors,
     WeakTypes,
 )
-from multigrad.graph.support.lazy_modules import late_function
+from multigrad.graph.support.lazy_modules import late_function, late_value
 
-from . import compile, differences, distributed, eject, importers, models, rehearsal, versions
+from . import compile, differences, distributed, eject, models, versions
 from .attach import host, render, vjp
-from .dialect import table
 from .kernels import exact, ops, random
 
 __all__ = ["backend"]
@@ -68,8 +67,8 @@ backend = Backend(
         joins_loops=True,
         transposes=True,
         keeps_float_derivatives=True,
-        isolate=rehearsal.isolate,
-        rehearse=rehearsal.rehearse,
+        isolate=late_function("multigrad_jax.rehearsal:isolate"),
+        rehearse=late_function("multigrad_jax.rehearsal:rehearse"),
     ),
     draws=Draws(
         draw_key=random.draw_key,
@@ -93,7 +92,8 @@ backend = Backend(
         bridge=host.bridge,
     ),
     imports=Imports(
-        import_function=importers.import_function,
+        dialect=late_value("multigrad_jax.dialect.table:DIALECT"),
+        import_function=late_function("multigrad_jax.importers:import_function"),
         container=models.container,
     ),
     models=Models(
@@ -115,4 +115,3 @@ backend = Backend(
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )
-_ = table  # the same files in every backend

@@ -17,11 +17,10 @@ from multigrad.backend import (
     Ranks,
     Tensors,
 )
-from multigrad.graph.support.lazy_modules import late_function
+from multigrad.graph.support.lazy_modules import late_function, late_value
 
-from . import compile, differences, distributed, eject, importers, models, recomputed_regions
+from . import compile, differences, distributed, eject, recomputed_regions
 from .attach import host, render, vjp
-from .dialect import table
 from .kernels import exact, ops, random
 
 __all__ = ["backend"]
@@ -88,12 +87,13 @@ backend = Backend(
         bridge=host.bridge,
     ),
     imports=Imports(
-        import_function=importers.import_function,
+        dialect=late_value("multigrad_tensorflow.dialect.table:DIALECT"),
+        import_function=late_function("multigrad_tensorflow.importers:import_function"),
     ),
     models=Models(
         override=late_function("multigrad_tensorflow.models.override:override_calls"),
-        is_operation=models.is_operation,
-        kept_by_call=models.kept_by_call,
+        is_operation=late_function("multigrad_tensorflow.models:is_operation"),
+        kept_by_call=late_function("multigrad_tensorflow.models:kept_by_call"),
     ),
     modes=Modes(
         jvp=vjp.jvp,
@@ -107,4 +107,3 @@ backend = Backend(
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )
-_ = table  # imported to register the table

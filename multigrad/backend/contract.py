@@ -1,8 +1,7 @@
 """`Backend`: what one framework offers, in groups by concern.
 
-Required are `Tensors`, `Kernels` and `Autodiff`; a field with a default may be left out, and None
-there means that the framework has no such thing. The core reads a group's fields when it builds
-what is called, so that no call looks them up.
+Required are `Tensors`, `Kernels` and `Autodiff`; other groups, and fields with a default, may be
+left out; None: the framework has none. The core reads fields when it builds what is called.
 """
 
 from __future__ import annotations
@@ -90,8 +89,8 @@ Function: TypeAlias = Callable[..., Any]
 Vjp: TypeAlias = Callable[[Function, Any], tuple[Any, Function]]
 # How an object is taken apart, into the rest and its parts, and made from such a rest and parts.
 Parts: TypeAlias = tuple[Callable[[Any], tuple[Any, Any]], Callable[[Any, Any], Any]]
-# `run(*tensors) -> (outputs, pull, undifferentiable)`, where `pull(*cotangents)` gives a gradient
-# or None for each tensor, and `undifferentiable` are the positions of outputs without a gradient.
+# `run(*tensors) -> (outputs, pull, undifferentiable)`: `pull(*cotangents)` gives a gradient or None
+# for each tensor; the last are positions of outputs without one.
 Run: TypeAlias = Callable[..., tuple[tuple[Tensor, ...], Function, tuple[int, ...]]]
 
 
@@ -301,7 +300,6 @@ class Autodiff:
     to trace it once costs less than a run. Raises what tracing raises."""
 
 
-# From here on each group may be left out, and so may each of its fields with a default.
 @dataclass(frozen=True, slots=True, eq=False)
 class Draws:
     """Where keys of random draws come from; the defaults are the core's Threefry."""
@@ -425,6 +423,9 @@ class Interop:
 class Imports:
     """What users of the framework already have: its custom gradients, modules with parameters."""
 
+    dialect: Callable[[], Any] | None = None
+    """Gives the `Dialect` of its names where code needs it; else the backend registers one."""
+
     import_function: Callable[[Any], Any] | None = None
     """The recipe of the framework's own custom gradient."""
 
@@ -435,7 +436,7 @@ class Imports:
     """(its name, or an object for it) -> the operator as a function with a signature, or None."""
 
     container: Callable[[Any], Parts | None] | None = None
-    """How an object is taken apart whose class is registered as a container; None: it is none."""
+    """How an object of a class registered as a container is taken apart; None: it is none."""
 
     hook_params: Callable[[], AbstractContextManager[Any]] | None = None
     """A context within which rules act on parameters' gradients, for the scope "params"."""

@@ -11,13 +11,14 @@ import functools
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, ValuesView
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..backend.contract import Backend
 from ..backend.discovery import entry_points as find_backends
-from ..backend.discovery import load_backend, load_point
+from ..backend.discovery import load_backend, load_point, tell_loaded
 from ..errors import NotProvenWarning, RuleTypeError, suggest
 from ..graph.ir.graph import Graph
 from ..graph.ir.types import INT64
@@ -307,12 +308,64 @@ ACQUAINTED = "multigrad.acquainted"
 CHANGES = "which gives another value at each call: make it"
 SWITCHES = "which changes the state of a library"
 XP = "xp"  # what authors call our own
-_dialects: dict[str, Dialect] = {}
+
+
+class _Dialects(Mapping[str, Dialect]):
+    """The dialects by their libraries' import names; that of a backend loads as it is first read.
+
+    Which names there are is known before: nothing is loaded to look whether one is there.
+    """
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Dialect] = {}
+        self._late: dict[str, Callable[[], Dialect]] = {}
+
+    def add(self, name: str, dialect: Dialect) -> None:
+        self._loaded[name] = dialect
+        self._late.pop(name, None)
+
+    def add_late(self, name: str, load: Callable[[], Dialect]) -> None:
+        if name not in self._loaded:
+            self._late[name] = load
+
+    def __getitem__(self, name: str) -> Dialect:
+        late = self._late.get(name)
+        if late is not None:
+            self.add(name, late())
+        return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._loaded or name in self._late
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._loaded, *self._late))
+
+    def __len__(self) -> int:
+        return len(self._loaded) + len(self._late)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        # The most frequent question of a capture: a dict answers it.
+        return self[name] if name in self._late else self._loaded.get(name, default)
+
+    def values(self) -> ValuesView[Dialect]:
+        for name in tuple(self._late):
+            self[name]
+        return self._loaded.values()
+
+
+_dialects = _Dialects()
+
+
+@tell_loaded
+def note_dialects(backends: Sequence[Backend]) -> None:
+    for backend in backends:
+        if backend.imports.dialect is not None:
+            _dialects.add_late(backend.name, backend.imports.dialect)
 
 
 def register_dialect(name: str, dialect: Dialect) -> None:
     """Add a dialect under its library's import name."""
-    _dialects[name] = dialect
+    _dialects.add(name, dialect)
 
 
 def updates(dialect: Dialect, name: str) -> bool:
@@ -324,7 +377,7 @@ def find_dialect(name: str) -> Dialect | None:
     return _dialects.get(name)
 
 
-def registered_dialects() -> dict[str, Dialect]:
+def registered_dialects() -> Mapping[str, Dialect]:
     return _dialects
 
 

@@ -2,7 +2,7 @@
 
 jax has no dispatch protocol, so stand-ins are put into a copy of the rule
 (`multigrad/capture/copies/substitute.py`). A function that no stand-in reaches is imported by its
-jaxpr. `register_dialect`, at the end, takes the tables together.
+jaxpr. `DIALECT`, at the end, takes the tables together.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from multigrad.capture.dialect import (
     Names,
     State,
     Tensors,
-    register_dialect,
 )
 from multigrad.capture.dialects import xp as xp_dialect
 from multigrad.capture.meanings import arrays, creation
@@ -265,52 +264,49 @@ def describe_nnx(value: Any) -> tuple[str, bool] | None:
     return "", isinstance(value, nnx.Param)
 
 
-register_dialect(
-    "jax",
-    Dialect(
-        names=Names(
-            aliases=ALIASES,
-            methods=METHODS,
-            attributes={"at": At, "imag": xp.zeros_like},
-            hidden=HIDDEN,
-            companions={"equinox": importers.predicates},
-            refused=REFUSED,
-            shown="jax.numpy",
-            trees=frozenset(TREES),
-        ),
-        tensors=Tensors(
-            tensor=jax.Array,
-            dtype=jnp.dtype,
-            device="cpu",
-            mutable=False,
-        ),
-        classes=Classes(
-            refusals=refusals(UNANSWERED),
-        ),
-        calls=Calls(
-            protocol=False,
-            at_once=computing_at_once,
-            import_function=import_function,
-            import_route="import of its jaxpr",
-            other_way=find_other_way,
-            own_trace=own_trace,
-        ),
-        gradients=Gradients(
-            wrappers={
-                type(jax.jit(finfo)): "__wrapped__",
-                **PRIMALS,
-            },
-            own_gradients=dict.fromkeys(PRIMALS, importers.with_own_gradient),
-            interceptions=importers.INTERCEPTIONS,
-        ),
-        state=State(
-            describe=describe_nnx,
-        ),
-        habits=Habits(
-            inexact={"expm": 1e-8, "log_ndtr": LOG_OF_NEARLY_1},
-            outside=("nearest", "inside"),
-            selects=True,  # in float32 XLA does so
-        ),
-        types=TYPES,
+DIALECT = Dialect(
+    names=Names(
+        aliases=ALIASES,
+        methods=METHODS,
+        attributes={"at": At, "imag": xp.zeros_like},
+        hidden=HIDDEN,
+        companions={"equinox": importers.predicates},
+        refused=REFUSED,
+        shown="jax.numpy",
+        trees=frozenset(TREES),
     ),
+    tensors=Tensors(
+        tensor=jax.Array,
+        dtype=jnp.dtype,
+        device="cpu",
+        mutable=False,
+    ),
+    classes=Classes(
+        refusals=refusals(UNANSWERED),
+    ),
+    calls=Calls(
+        protocol=False,
+        at_once=computing_at_once,
+        import_function=import_function,
+        import_route="import of its jaxpr",
+        other_way=find_other_way,
+        own_trace=own_trace,
+    ),
+    gradients=Gradients(
+        wrappers={
+            type(jax.jit(finfo)): "__wrapped__",
+            **PRIMALS,
+        },
+        own_gradients=dict.fromkeys(PRIMALS, importers.with_own_gradient),
+        interceptions=importers.INTERCEPTIONS,
+    ),
+    state=State(
+        describe=describe_nnx,
+    ),
+    habits=Habits(
+        inexact={"expm": 1e-8, "log_ndtr": LOG_OF_NEARLY_1},
+        outside=("nearest", "inside"),
+        selects=True,  # in float32 XLA does so
+    ),
+    types=TYPES,
 )

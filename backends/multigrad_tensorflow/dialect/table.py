@@ -27,7 +27,6 @@ from multigrad.capture.dialect import (
     OwnTrace,
     Tensors,
     find_dialect,
-    register_dialect,
 )
 from multigrad.capture.meanings import complexes, control_flow, loops
 from multigrad.capture.meanings.creation import TraceBound
@@ -423,5 +422,4 @@ DIALECT = Dialect(
         overwritten_too=True,
     ),
 )
-register_dialect("tensorflow", DIALECT)
 traced.Dispatcher(ALIASES).register()

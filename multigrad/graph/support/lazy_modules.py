@@ -116,6 +116,12 @@ def late_function(place: str) -> Callable[..., Any]:
     return call
 
 
+def late_value(place: str) -> Callable[[], Any]:
+    """Return a function that gives the value at module:name, importing the module when called."""
+    module, _, name = place.partition(":")
+    return lambda: getattr(import_module(module), name)
+
+
 def load_alone(name: str) -> Any:
     """Return a module of a package, without an import of the package; None if there is none."""
     package, *parts = name.split(".")
