@@ -6,4 +6,8 @@ from __future__ import annotations
 
 from .graph.support.provided import provide
 
-provide({})
+provide(
+    {
+        "multigrad.graph.ops:list_families": "multigrad.graph.ops.arrays.families:list_families",
+    }
+)

@@ -234,7 +234,7 @@ class _Writer:
             own = self.graph.locations.get(node)
             inner = itertools.chain(*[nested[operand] for operand in node.operands])
             places = tuple(dict.fromkeys(inner if own is None else (own, *inner)))
-            is_loop = node.op in (ops.WHILE_LOOP, ops.SCAN)
+            is_loop = node.op.loop is not None
             text = self.loops[key_of(node)] if is_loop else self.done[node][0]
             nested[node] = () if text in lines else places
             if places and (text in lines or not text.isidentifier()):
@@ -243,7 +243,7 @@ class _Writer:
     def express(self, node: Node) -> tuple[str, int, int]:
         if node.op is ops.CONST:
             return self.literal(node.attr("value"))
-        if node.op in (ops.WHILE_LOOP, ops.SCAN):
+        if node.op.loop:
             return self.loop(node), ATOM, 0
         text, strength = self.call(node)
         depth = 1 + max([self.done[operand][2] for operand in node.operands], default=0)
@@ -264,16 +264,16 @@ class _Writer:
             if run is None:
                 raise self.lacking(node.op, "it has none")
             values = [self.hoisted_text(node, operand)[0] for operand in node.operands]
-            listing_of = self.scan_of if node.op is ops.SCAN else self.while_of
+            listing_of = self.scan_of if node.op.loop == "rows" else self.while_of
             arguments = [*listing_of(node, values)]
-            if node.op is ops.SCAN and self.turns is not None:
+            if node.op.loop == "rows" and self.turns is not None:
                 run, kernel_name = self.turns, "turns"
                 arguments.append(self.emission.define_turn(node))
             name = self.loops[key] = self.fresh()
             function = self.emission.bind(kernel_name, run)
             self.lines.append(f"{name} = {function}({', '.join(arguments)})")
         result = f"{name}[{node.attr('position')}]"
-        ends_by_values = node.op is ops.WHILE_LOOP and is_float(node.type)
+        ends_by_values = node.op.loop == "values" and is_float(node.type)
         if ends_by_values and self.emission.derivative_guard is not None:
             return f"{self.emission.bind('once', self.emission.derivative_guard)}({result})"
         return result
@@ -373,7 +373,7 @@ class _Writer:
             operand = node.operands[position]
             if kernel is not None and self.is_fresh(operand, node) and operand.type == node.type:
                 siblings = (*node.operands[:position], *node.operands[position + 1 :])
-                may_grow = node.type.shape == UNKNOWN and node.op is not ops.PUT
+                may_grow = node.type.shape == UNKNOWN and node.op.name != "put"
                 if may_grow and any(o.type.kind == "tensor" for o in siblings):
                     if len(siblings) > 1:
                         continue
@@ -395,12 +395,12 @@ class _Writer:
         # Memory of its own that is not read again.
         if node.type.kind != "tensor":
             return False
-        if self.uses[node] != 1 and (writer.op is not ops.PUT or self.is_held(node, writer)):
+        if self.uses[node] != 1 and (writer.op.name != "put" or self.is_held(node, writer)):
             return False
         if node.op is ops.CAST:  # to its own dtype it returns its operand
             return node.operands[0].type.dtype == BOOL != node.type.dtype
         if node.op is ops.FULL_LIKE:  # of a tensor it is a view
-            return writer.op is ops.PUT and node.operands[1].op is ops.CONST
+            return writer.op.name == "put" and node.operands[1].op is ops.CONST
         return self.owns_memory(node)
 
     def owns_memory(self, node: Node) -> bool:

@@ -165,7 +165,7 @@ class FunctionGraph:
     @property
     def is_once(self) -> bool:
         """Whether no derivative of the backward may be taken: one of a loop has none."""
-        loops = (node for node in self.backward.nodes if node.op is ops.WHILE_LOOP)
+        loops = (node for node in self.backward.nodes if node.op.loop == "values")
         return not self.second_order or any(is_float(node.type) for node in loops)
 
     @property
@@ -202,7 +202,7 @@ class FunctionGraph:
 
     @property
     def _scans(self) -> bool:
-        return ops.SCAN in {node.op for node in self.backward.nodes}
+        return any(node.op.loop == "rows" for node in self.backward.nodes)
 
     def without_calls(self) -> FunctionGraph:
         """Return the pair with ops instead of calls of functions that have their own gradients.
@@ -283,7 +283,7 @@ class FunctionGraph:
             return None
         forward, backward = self.forward, self.backward
         while True:
-            scans = [n for g in (forward, backward) for n in g.nodes if n.op is ops.SCAN]
+            scans = [n for g in (forward, backward) for n in g.nodes if n.op.loop == "rows"]
             joins = {node: wide for node, wide in joined(scans).items() if node is not wide}
             # Scans below other scans first, because a substitution rebuilds the nodes above it.
             lowest = {n: w for n, w in joins.items() if joins.keys().isdisjoint(walk(n.operands))}

@@ -256,6 +256,12 @@ def infix(function: Callable[..., Any], op: Op, logic: Op | None = None) -> tupl
     def record(a: Any, b: Any) -> Any:
         return apply(op if logic is None or not are_bools(a, b) else logic, a, b)
 
+    return at_either_side(function, record)
+
+
+def at_either_side(function: Callable[..., Any], record: Callable[..., Any]) -> tuple[Any, Any]:
+    """Return the two methods of a Python operator that `record` records."""
+
     def at_left(value: Value, other: Any) -> Any:
         if Pair.is_made and isinstance(other, Pair):
             return NotImplemented
@@ -277,6 +283,10 @@ def confirmed(
         return trace.types.confirmed(function, args, {}, record)
     except TypeError as error:
         raise trace.error(f"computes {function.__name__} where {error}") from error
+
+
+def matmul(a: Any, b: Any) -> Any:
+    return apply(ops.MATMUL, a, b)
 
 
 class Value(Answers):
@@ -337,7 +347,7 @@ class Value(Answers):
     __truediv__, __rtruediv__ = infix(operator.truediv, ops.DIV)
     __floordiv__, __rfloordiv__ = infix(operator.floordiv, ops.FLOOR_DIVIDE)
     __mod__, __rmod__ = infix(operator.mod, ops.REMAINDER)
-    __matmul__, __rmatmul__ = infix(operator.matmul, ops.MATMUL)
+    __matmul__, __rmatmul__ = at_either_side(operator.matmul, matmul)
     __lshift__, __rlshift__ = infix(operator.lshift, ops.BITWISE_LEFT_SHIFT)
     __rshift__, __rrshift__ = infix(operator.rshift, ops.BITWISE_RIGHT_SHIFT)
     __and__, __rand__ = infix(operator.and_, ops.BITWISE_AND, ops.AND)
@@ -380,7 +390,7 @@ def are_bools(*operands: Any) -> bool:
 
 
 # Exponents with an op of their own.
-EXACT_POWERS = {row.power: row for row in ops.CALLABLE_OPS if row.power is not None}
+EXACT_POWERS = {row.power: row for row in ops.CORE_OPS if row.power is not None}
 
 
 def pow(a: Any, b: Any) -> Any:

@@ -29,6 +29,7 @@ from multigrad.graph.ir.op import REQUIRED, Op
 from multigrad.graph.ir.types import INPUT, T, Type
 from multigrad.graph.ops.properties import CONSTANT, LINEAR, Domain
 from multigrad.graph.ops.table import DECLARED, composite, parts_of
+from multigrad.graph.passes import decisions, facts, memory, residuals
 from multigrad.graph.passes.simplify import simplify
 from multigrad.graph.passes.verify import verify
 from multigrad.lowering.source import emit_rule
@@ -71,6 +72,12 @@ def test_samples_and_defaults_are_legal(row: Op) -> None:
     assert len(domains) in (0, len(row.operands))
 
 
+def test_passes_name_ops_of_the_table() -> None:
+    named = {*facts.RESIZED_BY_SHARDS, *memory.PASSING, *residuals.COSTLY}
+    named |= decisions.ARITHMETIC | decisions.SEPARATE | decisions.DECIDING | decisions.FOLLOWED
+    assert named <= ops.OPS.keys()
+
+
 def test_declarations_stand_on_data_alone() -> None:
     folder = Path(ops.__file__).parent
     for file in folder.rglob("*.py"):
@@ -86,6 +93,7 @@ def test_declarations_stand_on_data_alone() -> None:
             "ir.types",
             "support.class_bases",
             "support.installed",  # metadata of packages alone
+            "support.provided",
         }
         assert above <= known | ({""} if file.stem == "draws" else set()), file.name
 

@@ -146,7 +146,7 @@ def _collect(handler: Any, names: dict[str, None], seen: set[int]) -> None:
         elif handler.__module__ != RECORDING:
             for value in _referred(handler):
                 if isinstance(value, Op):
-                    if value not in ops.STRUCTURE:  # looked at, not recorded
+                    if value in ops.CALLABLE_OPS:  # looked at, not recorded
                         names[value.name] = None
                 else:
                     _collect(value, names, seen)

@@ -310,7 +310,7 @@ def told_apart(graph: Graph, values: Sequence[Value], arguments: Sequence[Any]) 
         is_layout = root.how.startswith("contiguous")  # of a tensor that nobody holds
         is_own = not is_layout and not any(root is each for each in arguments)
         if is_own and source.op is ops.INPUT:  # a copy, as `x * 1`, is in no argument's memory
-            node = node if root.node.op in PASSING else in_memory(node, COPY)
+            node = node if root.node.op.name in PASSING else in_memory(node, COPY)
         elif is_own and any(root_of(each)[0] is not root for each in others):
             node = in_memory(node, COPY)
         elif value is not root and is_sure and (node in nodes or passed(node).op is ops.INPUT):

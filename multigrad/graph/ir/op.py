@@ -67,11 +67,13 @@ class Op:
         copies: how many times its input's size the result is; None: as its largest operand.
         bits: those of an integer result; None: those of its largest operand.
         collective: whether shards may exchange numbers.
+        loop: whether it runs a region for each of "rows", or as long as "values" say.
         shape_of: the result's shape, of the operands' and the attributes; None: run the NumPy
             function on arrays of stride 0.
         made_of: `(xp, *operands, **attrs)`, the same as a composition of other ops: a backend's
             row where it has none of its own, and the derivative where there is no VJP.
         rounds: whether the composition rounds, so that 16-bit floats are computed in float32.
+        rewrites: `(node, grad_out)`, what simplifies a node of it: see `passes/simplify.py`.
     """
 
     name: str
@@ -100,9 +102,11 @@ class Op:
     copies: Callable[..., int] | None = None
     bits: Callable[..., int] | None = None
     collective: bool = False
+    loop: Literal["rows", "values"] | None = None
     shape_of: Callable[..., tuple[int, ...]] | None = None
     made_of: Callable[..., Any] | None = None
     rounds: bool = True
+    rewrites: tuple[Callable[..., Any], ...] = ()
     in_xp: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -2,51 +2,81 @@
 
 A declaration (`Op`, in `multigrad/graph/ir/op.py`) holds an op's name, operands, attributes, NumPy
 meaning, VJP, result type and a line of documentation. Backends map the rows to their own callables;
-passes read them; `xg.xp`, the docs and the tests are made from them.
+passes read them; `xg.xp`, the docs and the tests are made from them. Rules need the families that
+are imported here. The others are loaded when one of their rows is asked for by name, as
+`ops.MATMUL`, or all rows are: `OPS`, by name; `CALLABLE_OPS`, the functions; `FAMILIES`.
 """
 
 from __future__ import annotations
 
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ...errors import suggest
 from ..ir.op import Op
-from . import activations, arithmetic, logic, selection, special, transcendental
+from ..support.provided import provided
+from . import activations, arithmetic, logic, selection, special, structure, transcendental
 from .activations import *
 from .arithmetic import *
-from .arrays import (
-    collectives,
-    draws,
-    factors,
-    indexing,
-    indices,
-    linalg,
-    loops,
-    ordering,
-    products,
-    reductions,
-    shapes,
-)
-from .arrays.collectives import *
+from .arrays import draws, reductions, shapes
 from .arrays.draws import *
-from .arrays.factors import *
-from .arrays.indexing import *
-from .arrays.indices import *
-from .arrays.linalg import *
-from .arrays.loops import *
-from .arrays.ordering import *
-from .arrays.products import *
 from .arrays.reductions import *
 from .arrays.shapes import *
 from .logic import *
 from .selection import *
 from .special import *
+from .structure import *
 from .transcendental import *
 
-FAMILIES = (
-    arithmetic, transcendental, special, activations, logic, selection, reductions, products,
-    linalg, factors, shapes, indexing, ordering, indices, draws, collectives, loops,
+if TYPE_CHECKING:
+    from .arrays.collectives import *
+    from .arrays.factors import *
+    from .arrays.indexing import *
+    from .arrays.indices import *
+    from .arrays.linalg import *
+    from .arrays.loops import *
+    from .arrays.ordering import *
+    from .arrays.orders import *
+    from .arrays.products import *
+
+    FAMILIES: tuple[ModuleType, ...]
+    OPS: dict[str, Op]
+    CALLABLE_OPS: tuple[Op, ...]
+
+
+def rows_in(families: tuple[ModuleType, ...]) -> dict[str, Op]:
+    rows = (row for family in families for row in vars(family).values() if isinstance(row, Op))
+    return {row.name: row for row in rows}
+
+
+def callable_rows(rows: dict[str, Op]) -> tuple[Op, ...]:
+    # Tracing makes the other nodes; these are functions that a rule can call.
+    made_by_tracing = (INPUT, CONST, CALL, MEMORY, OUTPUT)
+    return tuple(row for row in rows.values() if row not in made_by_tracing and not row.loop)
+
+
+CORE_FAMILIES = (
+    arithmetic, transcendental, special, activations, logic, selection, reductions, shapes, draws,
+    structure,
 )  # fmt: skip
-OPS: dict[str, Op] = {
-    row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)
-}
-# Tracing makes these nodes; all others are functions that a rule can call.
-STRUCTURE = (INPUT, CONST, CALL, MEMORY, OUTPUT, WHILE_LOOP, SCAN)
-CALLABLE_OPS: tuple[Op, ...] = tuple(row for row in OPS.values() if row not in STRUCTURE)
+CORE_OPS = callable_rows(rows_in(CORE_FAMILIES))
+
+
+@provided
+def list_families() -> tuple[ModuleType, ...]:
+    """Return the families in the order of the table: those of the core."""
+    return CORE_FAMILIES
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    families = list_families()
+    rows = rows_in(families)
+    table: dict[str, Any] = {each.__name__.rpartition(".")[2]: each for each in families}
+    table |= {row.name.upper(): row for row in rows.values()}
+    table |= {"FAMILIES": families, "OPS": rows, "CALLABLE_OPS": callable_rows(rows)}
+    globals().update(table)
+    if name not in table:
+        raise AttributeError(f"no op is called {name!r}{suggest(name, table)}")
+    return table[name]

@@ -25,13 +25,14 @@ from ..ops.results import PER_ELEMENT
 from ..ops.table import by_formula, zero
 
 
-def named(names: str) -> tuple[Op, ...]:
-    return tuple([ops.OPS[name] for name in names.split()])
+def named(names: str) -> frozenset[str]:
+    # Ops by their names: a graph without an op need not load it.
+    return frozenset(names.split())
 
 
 EXACT: Mapping[Op, Op] = {
     op: replace(op, name=f"exact_{op.name}", symbol=None)
-    for op in named("div sqrt rsqrt reciprocal pow")
+    for op in (ops.DIV, ops.SQRT, ops.RSQRT, ops.RECIPROCAL, ops.POW)
 }
 # A number over a tensor, which torch rounds twice.
 NUMBER_OVER = replace(ops.DIV, name="exact_div_of_number", symbol=None)
@@ -85,7 +86,7 @@ def _exact(node: Node) -> Op | None:
 
 def _around(node: Node, is_joined: bool) -> Op | None:
     """Return the op that keeps a node apart from what reads it."""
-    rounds = node.type.kind == "tensor" and (node.op in ARITHMETIC or narrows(node))
+    rounds = node.type.kind == "tensor" and (node.op.name in ARITHMETIC or narrows(node))
     return (APART if is_joined else ROUNDED) if rounds else None
 
 
@@ -96,7 +97,9 @@ def _read_by_decisions(graphs: Sequence[Graph]) -> dict[Node, bool]:
     nodes = [node for graph in graphs for node in every_node(graph)]
     sources = _sources_of_turns(nodes)
     stack = [
-        (each, node.op not in (*SEPARATE, ops.CAST)) for node in nodes for each in _decided(node)
+        (each, node.op is not ops.CAST and node.op.name not in SEPARATE)
+        for node in nodes
+        for each in _decided(node)
     ]
     read: dict[Node, bool] = {}
     while stack:
@@ -104,9 +107,9 @@ def _read_by_decisions(graphs: Sequence[Graph]) -> dict[Node, bool]:
         if read.get(node, -1) >= is_joined or not is_float(node.type):
             continue
         read[node] = is_joined
-        is_moved = node.op in FOLLOWED or node.op in (ops.NEG, ops.CAST)
+        is_moved = node.op.name in FOLLOWED or node.op in (ops.NEG, ops.CAST)
         if node.op.result in PER_ELEMENT or is_moved:
-            joins = is_joined if is_moved else node.op not in SEPARATE
+            joins = is_joined if is_moved else node.op.name not in SEPARATE
             stack += [(each, joins) for each in node.operands_read]
         stack += [(each, True) for each in sources.get(node, ())]
     return read
@@ -118,7 +121,7 @@ def _decided(node: Node) -> Sequence[Node]:
         is_decision = not is_float(node.type) or (narrows(node) and node.type.dtype != T)
     else:
         is_zero = node.op.vjp is zero and node.op is not ops.STOP_GRADIENT
-        is_decision = is_zero or node.op in DECIDING
+        is_decision = is_zero or node.op.name in DECIDING
     # A cast is a rounding also where it is cast back. A result that is cast to T is none.
     return node.operands_read if is_decision else [o for o in node.operands_read if narrows(o)]
 
@@ -135,10 +138,10 @@ def _sources_of_turns(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
     """Return what the inputs of loops' bodies are given, and what gives the results of loops."""
     sources: dict[Node, list[Node]] = {}
     for node in nodes:
-        if node.op in (ops.WHILE_LOOP, ops.SCAN):
+        if node.op.loop:
             body = node.attr("body").graph
             sources[node] = [body.outputs[node.attr("position")]]
-            carried = len(body.outputs) if node.op is ops.WHILE_LOOP else node.attr("carried")
+            carried = len(body.outputs) if node.op.loop == "values" else node.attr("carried")
             for graph in (body, *_condition(node)):
                 for i, each in enumerate(graph.inputs):
                     given = (node.operands[i], *body.outputs[i : i + 1][: i < carried])
@@ -147,7 +150,7 @@ def _sources_of_turns(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
 
 
 def _condition(loop: Node) -> Iterator[Graph]:
-    if loop.op is ops.WHILE_LOOP:
+    if loop.op.loop == "values":
         yield loop.attr("condition").graph
 
 

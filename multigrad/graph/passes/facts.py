@@ -29,7 +29,7 @@ ON_NUMBERS, ON_TENSORS = "on numbers", "on tensors"
 GIVEN = ("device", IDENTITY, BUFFERS, ON_NUMBERS, ON_TENSORS)
 SHARDS = "shards"  # how many there are: no capture knows it, as a graph is one for any number
 LIBRARY = "library"  # of a call's tensors, where the code mentions none
-RESIZED_BY_SHARDS = (ops.ALL_GATHER, ops.REDUCE_SCATTER, ops.ALL_TO_ALL)
+RESIZED_BY_SHARDS = frozenset(("all_gather", "reduce_scatter", "all_to_all"))
 
 
 def is_tensor_input(node: Node) -> bool:
@@ -104,7 +104,7 @@ class Shapes:
                 facts_of[each] = (shape_fact(each, "shape") or "",)
             else:
                 of_operands = dict.fromkeys([facts_of[operand] for operand in each.operands])
-                if each.op in RESIZED_BY_SHARDS:
+                if each.op.name in RESIZED_BY_SHARDS:
                     of_operands[(SHARDS,)] = None
                 # Most values need what one of their operands needs: they hold the same tuple.
                 facts = facts_of[each] = max(of_operands, key=len, default=())

@@ -15,7 +15,7 @@ from ..ir.types import BOOL
 from .simplify import substitute
 
 # Ops that return their operand itself where there is nothing to do.
-PASSING = (ops.CAST, ops.SUM_TO, ops.BROADCAST_TO, ops.ALL_SUM, ops.ALL_MAX)
+PASSING = frozenset(("cast", "sum_to", "broadcast_to", "all_sum", "all_max"))
 COPY, ALIAS = "copy", "alias"
 
 
@@ -30,11 +30,12 @@ def is_layout(node: Node) -> bool:
 
 def passed(node: Node) -> Node:
     """Return the node whose tensor this one may be, itself if it is always another tensor."""
-    while is_layout(node) or (
+    while is_layout(node) or node.op.name in PASSING:
+        (operand, *_) = node.operands
         # A cast to or from bool always makes another tensor.
-        node.op in PASSING and (node.operands[0].type.dtype == BOOL) == (node.type.dtype == BOOL)
-    ):
-        node = node.operands[0]
+        if (operand.type.dtype == BOOL) != (node.type.dtype == BOOL):
+            break
+        node = operand
     return node
 
 

@@ -151,7 +151,7 @@ def without_kept(graph: Graph) -> Graph:
 # The capacity of what must not be cut: above any sum of costs.
 INFINITE = 1 << 40
 NAMES = "exp expm1 log log1p sin cos tan atan tanh sigmoid erf erfc erfinv pow"
-COSTLY = frozenset(ops.OPS[name] for name in NAMES.split())
+COSTLY = frozenset(NAMES.split())
 # Costs in 64ths of a byte per element. A computed float costs more than the input, which mostly
 # lives on anyway.
 FULL, REDUCED, SINGLE = 64, 8, 1
@@ -194,7 +194,7 @@ class ResidualCut:
 
 def reads_shape_alone(op: Op, position: int) -> bool:
     """Return whether an op reads only an operand's shape and dtype, and does not return it."""
-    if position not in op.shape_only or op in (ops.PLACE_KEY, ops.FROM_SHARD):
+    if position not in op.shape_only or op.name in ("place_key", "from_shard"):
         return False
     return op.operands[position] == "like" or op is ops.FULL_LIKE
 
@@ -309,7 +309,7 @@ def choose(
         costs |= {node: max(costs[node] // 8, SINGLE) for node in bools}
     sources: set[Node] = set()  # the cut lies below them: they are not computed again
     if keepable.loops:  # of one that is read for its shape alone, compilers leave nothing
-        sources = {node for node in known if node.op is ops.SCAN}
+        sources = {node for node in known if node.op.loop == "rows"}
         sources &= by_value(backward.outputs) if keepable.floats else sources
         # One more than an input, so that the input wins at a tie.
         costs |= dict.fromkeys(sources, BYTES[T] * FULL + 1)
@@ -336,8 +336,8 @@ def is_named(node: Node, names: Collection[str]) -> bool:
 
 def is_search(node: Node) -> bool:
     """Return whether these are few integers that took long to find, which are never found again."""
-    is_part = node.op is ops.GETITEM and node.operands[0].op is ops.ARGSORT
-    return is_part or node.op in (ops.ARGMAX, ops.ARGMIN)
+    is_part = node.op.name == "getitem" and node.operands[0].op.name == "argsort"
+    return is_part or node.op.name in ("argmax", "argmin")
 
 
 def read_by(node: Node) -> list[Node]:
@@ -356,7 +356,7 @@ def computed_at_cost(forward: Graph, backward: Graph) -> list[Node]:
     reduced.
     """
     common = {*backward.nodes}.intersection(forward.nodes).difference(forward.outputs)
-    costly = {node for node in common if node.op in COSTLY and node.type.kind == "tensor"}
+    costly = {node for node in common if node.op.name in COSTLY and node.type.kind == "tensor"}
     numbers = {n for n in common if n.type.kind == "tensor" and n.type.shape == SCALAR_SHAPE}
     return [n for n in forward.nodes if n in costly or (n in numbers and costly)]
 

@@ -21,7 +21,6 @@ from .. import ops
 from ..ir.graph import Graph, Node, derive_node, make_node, walk, with_operands
 from ..ir.op import Op
 from ..ir.types import BOOL, BOOL_SCALAR, FLOAT_SCALAR, INPUT_SHAPE, INT_SCALAR, SCALAR_SHAPE
-from ..ops.arrays.indexing import are_apart
 from ..ops.results import PER_ELEMENT
 from ..ops.table import Number
 
@@ -189,35 +188,6 @@ def drop_reshape(node: Node, grad_out: Node | None) -> Node | None:
     return x if x.type.shape == like.type.shape == INPUT_SHAPE else None
 
 
-def drop_put(node: Node, grad_out: Node | None) -> Node | None:
-    # What x holds there is put back (Python's `x[i] += 1` ends so), or a second value over a first.
-    x, value = node.operands
-    if value.op is ops.GETITEM and value.operands[0] is x and value.attrs == node.attrs:
-        return x
-    if x.op is ops.PUT and x.attrs == node.attrs:
-        return make_node(ops.PUT, (x.operands[0], value), dict(node.attrs), node.type)
-    return None
-
-
-def read_past_puts(node: Node, grad_out: Node | None) -> Node | None:
-    # A slice that no value was put into, or a number. From the tensor before all of them: what is
-    # read between two puts keeps the second from writing over the result of the first.
-    index, (x,) = node.attr("index"), node.operands
-    while x.op is ops.PUT and are_apart(x.attr("index"), index):
-        (x, _) = x.operands
-    if x.op is ops.PUT:
-        _, value = x.operands
-        if x.attr("index") != index or value.type.kind != "scalar":
-            return None
-        while x.op is ops.PUT:
-            (x, _) = x.operands
-        part = make_node(ops.GETITEM, (x,), dict(node.attrs), node.type)
-        return make_node(ops.FULL_LIKE, (part, value), {"dtype": node.type.dtype}, node.type)
-    if x is node.operands[0]:
-        return None
-    return make_node(ops.GETITEM, (x,), dict(node.attrs), node.type)
-
-
 def take_shape_from_cotangent(node: Node, grad_out: Node | None) -> Node | None:
     # A shape is read from grad_out where possible, so that no residual is kept for it.
     if grad_out is None or grad_out.type.shape != INPUT_SHAPE:
@@ -233,7 +203,7 @@ def take_shape_from_cotangent(node: Node, grad_out: Node | None) -> Node | None:
     return make_node(node.op, operands, dict(node.attrs), node.type)
 
 
-# Each rewrite with a test of the ops that it may fit.
+# Each rewrite with a test of the ops that it may fit; an op may have others of its own.
 REWRITES: Mapping[Rewrite, Callable[[Op], bool]] = {
     fold_constants: lambda op: bool(op.operands),
     drop_unit: lambda op: op in (ops.MUL, ops.DIV),
@@ -242,15 +212,13 @@ REWRITES: Mapping[Rewrite, Callable[[Op], bool]] = {
     drop_cast: lambda op: op is ops.CAST,
     drop_slope: lambda op: op in (ops.LT, ops.LE, ops.GT, ops.GE, ops.EQ, ops.NE),
     drop_reshape: lambda op: op in (ops.SUM_TO, ops.BROADCAST_TO),
-    drop_put: lambda op: op is ops.PUT,
-    read_past_puts: lambda op: op is ops.GETITEM,
     take_shape_from_cotangent: lambda op: bool(op.shape_only),
 }
 
 
 @functools.cache
 def rewrites_for(op: Op) -> list[Rewrite]:
-    return [rewrite for rewrite, fits in REWRITES.items() if fits(op)]
+    return [*(rewrite for rewrite, fits in REWRITES.items() if fits(op)), *op.rewrites]
 
 
 def simplify(graph: Graph) -> Graph:

@@ -114,7 +114,7 @@ def gradients_lost(graph: Graph) -> tuple[str, ...]:
 
 def drop_calls(graph: Graph) -> Graph:
     """Return the graph without its `call` nodes, those in regions included."""
-    if {node.op for node in graph.nodes}.isdisjoint((ops.CALL, ops.WHILE_LOOP, ops.SCAN)):
+    if not any(node.op is ops.CALL or node.op.loop for node in graph.nodes):
         return graph
     graph = _drop_in_regions(graph)
     # A call may be the value of another call, so one pass is not enough.
@@ -240,7 +240,7 @@ def replay(
             attrs = dict(node.attrs)
             if attrs.get("dtype") == T:
                 attrs["dtype"] = dtype
-            if node.op in (ops.WHILE_LOOP, ops.SCAN):
+            if node.op.loop:
                 attrs |= _retyped(trace, node, [done[operand].node for operand in node.operands])
             done[node] = apply(node.op, *(done[operand] for operand in node.operands), **attrs)
             place = graph.locations.get(node)

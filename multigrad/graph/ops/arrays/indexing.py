@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from ....errors import PlaceError
-from ...ir.graph import Node
+from ...ir.graph import Node, make_node
 from ...ir.op import Op
 from .. import result_shapes
 from ..attributes import AXIS, COPIES, HALVES, INDEX, INDICES, NEW_AXIS, REPETITIONS, WIDTHS, number
 from ..numerics import Array, widened
 from ..properties import added, filled_with_zero, in_first, linear
 from ..results import overwritten, reshaped, sliced
+from ..selection import FULL_LIKE
 from ..table import Composed, Cotangents, moved_by, op
 from .shapes import rearrangement, shaped
 
@@ -130,6 +131,35 @@ def untake(x: Array, like: Array, *, indices: tuple[int, ...], axis: int) -> Arr
     return np.moveaxis(result, 0, axis)
 
 
+def drop_put(node: Node, grad_out: Node | None) -> Node | None:
+    # What x holds there is put back (Python's `x[i] += 1` ends so), or a second value over a first.
+    x, value = node.operands
+    if value.op is GETITEM and value.operands[0] is x and value.attrs == node.attrs:
+        return x
+    if x.op is PUT and x.attrs == node.attrs:
+        return make_node(PUT, (x.operands[0], value), dict(node.attrs), node.type)
+    return None
+
+
+def read_past_puts(node: Node, grad_out: Node | None) -> Node | None:
+    # A slice that no value was put into, or a number. From the tensor before all of them: what is
+    # read between two puts keeps the second from writing over the result of the first.
+    index, (x,) = node.attr("index"), node.operands
+    while x.op is PUT and are_apart(x.attr("index"), index):
+        (x, _) = x.operands
+    if x.op is PUT:
+        _, value = x.operands
+        if x.attr("index") != index or value.type.kind != "scalar":
+            return None
+        while x.op is PUT:
+            (x, _) = x.operands
+        part = make_node(GETITEM, (x,), dict(node.attrs), node.type)
+        return make_node(FULL_LIKE, (part, value), {"dtype": node.type.dtype}, node.type)
+    if x is node.operands[0]:
+        return None
+    return make_node(GETITEM, (x,), dict(node.attrs), node.type)
+
+
 GETITEM = rearrangement(
     "getitem",
     getitem,
@@ -138,6 +168,7 @@ GETITEM = rearrangement(
     index=INDEX,
     composed=True,
     view="always",
+    rewrites=(read_past_puts,),
 )
 SETITEM = undoing(
     "setitem",
@@ -160,6 +191,7 @@ PUT = op(
     shape_of=result_shapes.put_into(indexed_shape),
     made_of=put_by_masks,
     rounds=False,
+    rewrites=(drop_put,),
     index=INDEX,
 )
 TAKE = rearrangement(

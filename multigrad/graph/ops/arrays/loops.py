@@ -4,8 +4,7 @@ They follow `jax.lax`. A turn maps the carry, tensors that keep their dtypes and
 carry; all else that the body and the condition read is the same at every turn. The number of turns
 of a while loop is known only at run time, so it has no derivative in reverse mode, which would have
 to keep every turn. A scan turns once for each row and also stacks a row of each result, so reverse
-mode knows what to keep: `multigrad/trace/derived/scans.py`. The last section has the other nodes of
-a graph: inputs, constants, calls of functions with their own gradients.
+mode knows what to keep: `multigrad/trace/derived/scans.py`.
 """
 
 from __future__ import annotations
@@ -18,16 +17,14 @@ from typing import Any
 import numpy as np
 
 from ...ir.graph import Graph, Node, Region, make_node
-from ...ir.op import Op
 from ...ir.types import BOOL, FLOATS, UNKNOWN, T, Type
-from ..attributes import ANYTHING, DTYPE, HALVES, NAME, REGION, count, flag
+from ..attributes import REGION, count, flag
 from ..numerics import RELEASE, Array, as_numpy_dtype
 from ..properties import LINEAR, ZERO, Degree, spread
 from ..result_shapes import kept_by_turns
-from ..results import called, of_dtype, structural
-from ..table import Cotangents, op, zero
+from ..table import Cotangents, op
 
-__all__ = ["ARRAY", "CALL", "CONST", "INPUT", "OUTPUT", "SCAN", "WHILE_LOOP"]
+__all__ = ["SCAN", "WHILE_LOOP"]
 
 Function = Callable[..., Any]
 Shape = tuple[int, ...]
@@ -193,8 +190,8 @@ def refuse_derivative(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) ->
 
 WHILE_LOOP = op(
     "while_loop", "*values", numpy=while_loop, vjp=refuse_derivative, result=carried, coerce="raw",
-    shape_of=kept_by_turns, condition=REGION, body=REGION, position=count(0, 1), xp="",
-    doc="A tensor that a loop carries, after it: of the carry, then of what stays the same.",
+    shape_of=kept_by_turns, loop="values", condition=REGION, body=REGION, position=count(0, 1),
+    xp="", doc="A tensor that a loop carries, after it: of the carry, then of what stays the same.",
 )  # fmt: skip
 
 
@@ -395,59 +392,8 @@ def _begins(long: Node, short: Node) -> bool:
 
 SCAN = op(
     "scan", "*values", numpy=scan, vjp=None, result=scanned, coerce="raw", shape_of=shape_of_scan,
-    degree=degree_of_scan, body=REGION, carried=count(0, 1), rows=count(1), reverse=flag(False),
-    recompute=flag(False), position=count(0, 1), xp="",
+    degree=degree_of_scan, loop="rows", body=REGION, carried=count(0, 1), rows=count(1),
+    reverse=flag(False), recompute=flag(False), position=count(0, 1), xp="",
     doc="What a loop over rows carries, after it, or gives at each turn: of the carry, of what is "
     "scanned, then of what stays the same.",
 )  # fmt: skip
-
-# --- the other nodes of a graph -------------------------------------------------------------------
-
-
-def array(like: Array, *, dtype: Any, value: Any) -> Array:
-    return value.as_numpy(dtype)
-
-
-def output(value: Array, *, position: int) -> Array:
-    return value
-
-
-def uncomputed(name: str, args: str, doc: str, /, result: Any = structural, **fields: Any) -> Op:
-    return op(name, args, numpy=structural, vjp=None, doc=doc, result=result, **fields)
-
-
-INPUT = uncomputed("input", "", "An input.", name=NAME)
-CONST = uncomputed("const", "", "A number.", value=ANYTHING)
-CALL = uncomputed(
-    "call",
-    "value *inputs",
-    "An output of a function that has a gradient of its own.",
-    called,
-    coerce="raw",
-    function=ANYTHING,
-    position=HALVES,
-)
-OUTPUT = op(
-    "output",
-    "value",
-    numpy=output,
-    vjp="ct",
-    result=called,
-    coerce="raw",
-    position=HALVES,
-    doc="An output as backward finds it, whose gradient is the Function's own.",
-)
-ARRAY = op(
-    "array",
-    "like",
-    dtype=DTYPE,
-    value=ANYTHING,
-    coerce="raw",
-    numpy=array,
-    vjp=zero,
-    result=of_dtype,
-    doc="A constant array in the given dtype, on the device of `like`.",
-    xp="asarray",
-    composed=True,
-    shape_only=(0,),
-)

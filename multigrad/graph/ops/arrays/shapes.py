@@ -1,4 +1,4 @@
-"""Ops of shapes: broadcasting and its inverse, lengths, reshapes, orders of axes, triangles.
+"""Ops of shapes: broadcasting and its inverse, lengths, reshapes.
 
 All attributes are static. A row and the rows of its VJP are closed under differentiation, which
 never needs the rank: one capture serves all ranks.
@@ -14,12 +14,12 @@ import numpy as np
 
 from ...ir.graph import Node
 from ...ir.op import Op, ResultRule
-from ..attributes import AXES, AXIS, MOVED, NEW_AXIS, OFFSET, PLACE, PLACES, SHAPE, SHIFT
+from ..attributes import AXES, AXIS, NEW_AXIS, SHAPE
 from ..numerics import Array, reshape, widened
 from ..properties import length, linear
-from ..result_shapes import summed_to, with_matrices
-from ..results import expanded, integer, kept, reshaped, shaped_like_second
-from ..table import Cotangents, moved_by, op, zero
+from ..result_shapes import summed_to
+from ..results import expanded, integer, reshaped, shaped_like_second
+from ..table import moved_by, op, zero
 
 
 def rearrangement(
@@ -142,95 +142,3 @@ EXPAND_DIMS = rearrangement(
     axis=NEW_AXIS,
     view="always",
 )
-
-
-def permute_dims_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axes: Any) -> Cotangents:
-    if axes is None:
-        return (xp.permute_dims(ct, None),)
-    # The inverse permutation.
-    places = [axis % len(axes) for axis in axes]
-    return (xp.permute_dims(ct, tuple(places.index(i) for i in range(len(axes)))),)
-
-
-def flip(x: Array, *, axis: Any) -> Array:
-    # NumPy refuses axis 0 of a scalar; torch takes it.
-    return np.flip(x, None if np.ndim(x) == 0 else axis)
-
-
-def roll(x: Array, *, shift: Any, axis: Any) -> Array:
-    return np.roll(x, shift, None if np.ndim(x) == 0 else axis)
-
-
-def roll_vjp(xp: Any, ct: Any, y: Any, x: Any, *, shift: Any, axis: Any) -> Cotangents:
-    shifts = tuple(-n for n in shift) if isinstance(shift, tuple) else -shift
-    return (xp.roll(ct, shifts, axis=axis),)
-
-
-PERMUTE_DIMS = rearrangement(
-    "permute_dims",
-    np.transpose,
-    permute_dims_vjp,
-    "Axes in another order; None reverses them.",
-    axes=PLACES,
-    composed=True,
-    view="always",
-)
-SWAPAXES = rearrangement(
-    "swapaxes",
-    np.swapaxes,
-    moved_by("swapaxes"),
-    "Two axes exchanged.",
-    axis1=PLACE,
-    axis2=PLACE,
-    view="always",
-)
-MOVEAXIS = rearrangement(
-    "moveaxis",
-    np.moveaxis,
-    "xp.moveaxis(ct, destination, source)",
-    "Axes moved to other positions; the others keep their order.",
-    source=MOVED,
-    destination=MOVED,
-    view="always",
-)
-FLIP = rearrangement(
-    "flip",
-    flip,
-    moved_by("flip"),
-    "x reversed along axes (None: all).",
-    kept,
-    axis=AXES,
-    view="sometimes",
-)
-ROLL = rearrangement(
-    "roll",
-    roll,
-    roll_vjp,
-    "Shifted along axes, the end going to the front.",
-    kept,
-    shift=SHIFT,
-    axis=AXES,
-    composed=True,
-)
-
-
-def tril(x: Array, *, offset: int) -> Array:
-    return np.where(_below(x, offset), x, x.dtype.type(0))
-
-
-def triu(x: Array, *, offset: int) -> Array:
-    return np.where(_below(x, offset - 1), x.dtype.type(0), x)
-
-
-def _below(x: Array, offset: int) -> Array:
-    rows, columns = x.shape[-2:]
-    return np.arange(columns) - np.arange(rows)[:, None] <= offset
-
-
-def triangle(name: str, numpy: Any, vjp: Any, doc: str) -> Op:
-    fields = {"offset": OFFSET, "composed": True, "shape_of": with_matrices}
-    return rearrangement(name, numpy, vjp, doc, kept, **fields)
-
-
-TRIL = triangle("tril", tril, "xp.tril(ct, offset)", "Zero above a diagonal of the last two axes.")
-TRIU = triangle("triu", triu, "xp.triu(ct, offset)", "Zero below a diagonal of the last two axes.")
