@@ -9,5 +9,8 @@ from .graph.support.provided import provide
 provide(
     {
         "multigrad.graph.ops:list_families": "multigrad.graph.ops.arrays.families:list_families",
+        "multigrad.capture:check_dialect": "multigrad.capture.dialect:check_dialect",
+        "multigrad.rules.model.rule:encode_rule": "multigrad.functions.documents.rules:encode_rule",
+        "multigrad.rules.registry:chain": "multigrad.functions.chain:chain",
     }
 )

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, fields
+from typing import Any
 
 from ..errors import RuleTypeError
-from .dialect import check_dialect
+from ..graph.support.provided import provided
 
 __all__ = ["Capture"]
 
@@ -56,7 +57,7 @@ class Capture:
     def __post_init__(self) -> None:
         if self.native not in (None, True, False):
             raise RuleTypeError(f"native is None, True or False, got {self.native!r}")
-        check_dialect(self.dialect)
+        _ = self.library  # which refuses a name that is none
         if self.rolls:
             warnings.warn(
                 "rolls=True is deprecated since multigrad 1.1 and will be removed in 2.0: loops of "
@@ -68,7 +69,16 @@ class Capture:
     @property
     def library(self) -> str:
         """The import name of the dialect's library, "" where none is named."""
-        return check_dialect(self.dialect)
+        return "" if self.dialect is None else check_dialect(self.dialect)
+
+
+@provided
+def check_dialect(name: Any) -> str:
+    """Return the import name of the library that an author names."""
+    raise RuleTypeError(
+        f"dialect={name!r} needs multigrad's engine, which this installation leaves out: install "
+        "multigrad-rules whole"
+    )
 
 
 def capture_options(

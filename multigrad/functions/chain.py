@@ -11,6 +11,7 @@ from ..errors import RuleTypeError, suggest
 from ..graph.support.params import Fused, agreed, find_part, is_address, read_params
 from ..graph.support.pickles import pickled
 from ..graph.support.trees import optree
+from ..lowering.forwards import Forward
 from ..trace.trace import Trace
 from .calls.arguments import owner_of, unwrap
 from .calls.parameters import BoundFunction, unknown_argument
@@ -61,6 +62,18 @@ class ChainPart:
             parameters = {name: p for name, p in parameters.items() if name not in bound}
         call = self.function.bind(bound)
         return replace(self, call=call, bound=bound, parameters=parameters)
+
+
+def chain(parts: tuple[Any, ...]) -> Any:
+    """Return Functions in series; of parts that are not all Functions, a list of those that are."""
+    functions = [part for part in parts if _is_function(part)]
+    return Chain(parts) if len(functions) == len(parts) else functions
+
+
+def _is_function(part: Any) -> bool:
+    if isinstance(part, Function | BoundFunction):
+        return True
+    return isinstance(getattr(part, "forward", None), Forward)
 
 
 def words_of(part: Any) -> str:

@@ -14,9 +14,8 @@ from ..capture import Capture, capture_options
 from ..capture.user_code.libraries import OWN
 from ..capture.user_code.signature import name_of
 from ..errors import RuleTypeError, RuleValueError
-from ..graph.support.params import Fused, P, R, Residuals, read_fused
+from ..graph.support.params import Fused, P, R, Residuals, read_fused, read_way
 from ..graph.support.tensors import Tensor
-from ..lowering.function_graph import read_way
 from .calls.parameters import BoundFunction
 from .calls.recipe import Options
 from .code_recipes import recipe_of_gradient, recipe_of_pair

@@ -24,11 +24,10 @@ from typing import Any, ClassVar, Generic, Never, Self, TypeAlias, TypeVar
 from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.dialect import load_dialects
 from ..errors import RuleTypeError, TraceError
-from ..graph.support.params import Fused, P, R, read_fused, read_params
+from ..graph.support.params import Fused, P, R, read_fused, read_params, read_way
 from ..graph.support.pickles import is_of_session, name_in_module, pickled
 from ..graph.support.tracebacks import shorten
 from ..graph.support.trees import optree
-from ..lowering.function_graph import read_way
 from ..trace.random_keys import FREE, Counter, keyed
 from ..trace.trace import Value
 from .calls.arguments import PLAIN, as_numbers, flatten

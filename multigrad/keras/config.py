@@ -22,9 +22,8 @@ from ..backend.values import concrete_number
 from ..errors import BackendNotFound, FormatError, MultigradError, RuleError, RuleTypeError
 from ..functions.documents.rules import decode_shards
 from ..functions.function import Function
-from ..graph.support.params import read_fused
+from ..graph.support.params import read_fused, read_way
 from ..lowering.forwards import Forward
-from ..lowering.function_graph import read_way
 from ..rules import schedule as schedules
 from ..rules.model.activation_function import ForwardOfCode
 from ..rules.model.rule import Rule

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..backend.contract import Backend
 from ..backend.rows import kernel
-from ..errors import RuleValueError, TraceError, UnsupportedOp, suggest
+from ..errors import TraceError, UnsupportedOp
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node, make_node, walk
 from ..graph.ir.op import Op
@@ -40,22 +40,10 @@ from ..trace.derived.custom_calls import drop_calls, gradients_lost
 from ..trace.derived.derivatives import pullbacks, tangent_map
 from ..trace.trace import NeedsConcrete
 
-# What `residuals=` may be: what forward keeps.
+# Of what `residuals=` may be: what forward keeps.
 TIME = "time"
-WAYS = ("auto", "input", "mask", "packed", "recompute", TIME)
 CHEAP_MASKS = ("mask", "packed", "recompute")
 PACKED = ("packed", "recompute")
-
-
-def read_way(way: Any, subject: str) -> str:
-    """Return a way of keeping residuals, or raise RuleValueError."""
-    if way not in WAYS:
-        raise RuleValueError(
-            f"{subject} got residuals={way!r:.40}; expected one of {', '.join(map(repr, WAYS))}"
-            f"{suggest(str(way), list(WAYS))}"
-        )
-    return way
-
 
 # The names that residuals, cotangents and outputs get, and the shapes that backward compares with.
 OWN_NAMES = re.compile(r"(kept|history|grad_out|output|tangent)(_\d+)?|shape_of_\w+")
@@ -92,7 +80,7 @@ class FunctionGraph:
         pushed: `tangent 0, tangent 1, ..., *inputs, *params, [key] -> tangents of the outputs that
             carry a gradient`, where the author gives them; else they are the transpose of backward.
         is_pushed_first: whether backward is the transpose of `pushed`.
-        residuals: what forward keeps, where that is chosen: one of `WAYS`.
+        residuals: what forward keeps, where that is chosen: one of `Residuals`.
         selects: whether a product with a mask selects in the library that it is written in.
         widens: float32 in both graphs stands for float64 where the inputs have that.
         params: the run-time params of both graphs, in order.

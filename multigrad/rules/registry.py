@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ..capture import Capture, capture_options
 from ..capture.user_code.signature import called_method
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
-from ..functions.calls.parameters import BoundFunction
-from ..functions.chain import Chain
-from ..functions.function import Function
 from ..graph.support.params import Range, agreed, read_ranges
+from ..graph.support.provided import provided
 from ..graph.support.tracebacks import door
-from ..lowering.forwards import Forward
 from .model import rule_names
 from .model.lookup import resolve
 from .model.rule import Rule
@@ -29,6 +26,11 @@ from .model.rule_names import (
     renaming,
     unknown_rule_error,
 )
+
+if TYPE_CHECKING:
+    from ..functions.calls.parameters import BoundFunction
+    from ..functions.chain import Chain
+    from ..functions.function import Function
 
 __all__ = ["RuleError", "compose", "epoch", "get", "register", "resolve", "rules", "unregister"]
 
@@ -280,11 +282,11 @@ def compose(*parts: Any) -> Any:
             "compose needs at least one rule, such as compose('clip_norm', 'noise')"
         )
     parts = tuple(getattr(part, "_activation", part) for part in parts)  # of modules and layers
-    functions = [part for part in parts if _is_function(part)]
-    if functions and len(functions) == len(parts):
-        return Chain(parts)
+    functions = [] if all(isinstance(part, str | Rule) for part in parts) else chain(parts)
+    if not isinstance(functions, list):
+        return functions
     if functions:
-        raise _mixed(functions[0], next(part for part in parts if not _is_function(part)))
+        raise _mixed(functions[0], next(part for part in parts if part not in functions))
     # Names stay names, so that a part that is registered anew acts in the composition.
     members = tuple(part if isinstance(part, str) else resolve(part) for part in parts)
     part_rules = list(map(resolve, members))
@@ -297,10 +299,10 @@ def compose(*parts: Any) -> Any:
     )
 
 
-def _is_function(part: Any) -> bool:
-    if isinstance(part, Function | BoundFunction):
-        return True
-    return isinstance(getattr(part, "forward", None), Forward)
+@provided
+def chain(parts: tuple[Any, ...]) -> Any:
+    """Return Functions in series; of parts that are not all Functions, a list of those that are."""
+    return []
 
 
 def _mixed(function: Any, rule: Any) -> RuleTypeError:

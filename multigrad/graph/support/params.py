@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias, get_args
 
 import numpy as np
 
@@ -428,3 +428,14 @@ Key: TypeAlias = Any  # an int, a jax key, or two uint32
 Over: TypeAlias = Any  # "global", "shard" or a partition spec
 Axes: TypeAlias = Any  # the name of a mesh axis or group, a tuple of them, or torch's group or mesh
 Residuals: TypeAlias = Literal["auto", "input", "mask", "packed", "recompute", "time"]
+
+
+def read_way(way: Any, subject: str) -> str:
+    """Return a way of keeping residuals, or raise RuleValueError."""
+    words = get_args(Residuals)
+    if way not in words:
+        raise RuleValueError(
+            f"{subject} got residuals={way!r:.40}; expected one of {', '.join(map(repr, words))}"
+            f"{suggest(str(way), words)}"
+        )
+    return way

@@ -14,21 +14,25 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...backend.compiler_events import ON_DEPEND
 from ...capture.user_code.signature import Signature, called_method, name_of
 from ...errors import RuleError, RuleTypeError, RuleValueError, closest
-from ...graph.support.params import Fused, read_fused, read_shards
-from ...lowering.function_graph import read_way
+from ...graph.support.lazy_modules import late_function
+from ...graph.support.params import Fused, read_fused, read_shards, read_way
 from ...trace.active_rules import THEN, ActiveRules, Moving, is_of_then
 from ...trace.identity import function_key
 from ...trace.lookups import READING, Lookup, check_ranges, names_in, note_lookup, reading
 from ...trace.random_keys import FREE, keyed
 from . import rule_names
 from .rule import Rule
-from .rule_in_force import RuleInForce, bind, token_of
 from .rule_names import TEMPLATES, Epoch
+
+if TYPE_CHECKING:
+    from .rule_in_force import RuleInForce
+
+bind = late_function("multigrad.rules.model.rule_in_force:bind")
 
 # The Rules of plain functions, by the identity of the function. Weak: a rule goes with the last who
 # holds it; its graphs and code (`specialization.code_of`) stay as long as the function.
@@ -226,11 +230,10 @@ class Template:
                 check_ranges(prototype, values)
         except RuleValueError:
             return None
-        token = token_of(prototype.specialization, values)
         is_plain = are_floats and not prototype.has_tensors
         renew = prototype.with_numbers if is_plain else prototype.with_values
-        in_force = renew(values, token)
-        active = ActiveRules(in_force, in_force, token)
+        in_force = renew(values)
+        active = ActiveRules(in_force, in_force, in_force.token)
         if are_floats:
             self.remember(numbers, active)
         return active

@@ -10,19 +10,11 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, TypeVar
 
-from ...capture.copies.run_or_import import run_written_in
-from ...capture.user_code.reachable import find_reads, noting_reads
-from ...capture.user_code.signature import (
-    Signature,
-    check_value,
-    read_signature,
-    unknown_param,
-)
-from ...errors import RuleError, RuleTypeError, TraceError
-from ...functions.documents.rules import SavedRule, encode_rule
-from ...functions.function import Function
+from ...capture.user_code.signature import Signature, check_value, read_signature, unknown_param
+from ...errors import FormatError, RuleTypeError
+from ...graph.support.lazy_modules import late_function
 from ...graph.support.params import (
     FixedParams,
     Fused,
@@ -32,20 +24,27 @@ from ...graph.support.params import (
     is_address,
     read_fused,
     read_shards,
+    read_way,
 )
 from ...graph.support.pickles import pickled
+from ...graph.support.provided import provided
 from ...graph.support.tracebacks import shorten
-from ...lowering.forwards import ActivationName
-from ...lowering.function_graph import read_way
-from ...trace.lookups import now
-from ...trace.random_keys import FREE, keyed
-from ...trace.trace import Trace, Value
-from ...trace.xp import all as xp
 from . import rule_names
-from .activation_function import as_forward, put_under
-from .rule_application import apply_rule
-from .rule_in_force import RuleInForce, bind, bind_addressed, words_of
-from .specialization import Specialization, parts_of
+
+if TYPE_CHECKING:
+    from ...functions.function import Function
+    from ...lowering.forwards import ActivationName
+    from .rule_in_force import RuleInForce
+    from .specialization import Specialization
+
+# What captures and applies rules is half of the package: registering one loads none of it.
+bind = late_function("multigrad.rules.model.rule_in_force:bind")
+bind_addressed = late_function("multigrad.rules.model.rule_in_force:bind_addressed")
+words_of = late_function("multigrad.rules.model.rule_in_force:words_of")
+put_under = late_function("multigrad.rules.model.activation_function:put_under")
+as_forward = late_function("multigrad.rules.model.activation_function:as_forward")
+call_rule = late_function("multigrad.rules.model.rule_application:call_rule")
+call_with_ones = late_function("multigrad.rules.model.rule_application:call_with_ones")
 
 Tensor = Any
 T = TypeVar("T")
@@ -385,7 +384,7 @@ class Rule:
             x = x - threshold
             if self.signature.takes("threshold"):
                 params = {"threshold": threshold, **params}
-        return self(None, xp.ones_like(x), x, **params)
+        return call_with_ones(self, x, params)
 
     factor.__dict__.update(autograph_info__={})  # AutoGraph does not look at a method's class
 
@@ -401,29 +400,6 @@ class Rule:
             RuleValueError: a value is out of its range.
         """
         return bind(self, params)
-
-    def _run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
-        if self.function is None:
-            for part, given in parts_of(self, params):
-                if part.shards is not None:
-                    raise RuleError(
-                        f"rule {part.name!r} is used {part.shards} within {self.name!r}: say it of "
-                        "the composed rule, whose parts act on one array"
-                    )
-                grad_out = record_rule(part, grad_out, tin, given)
-            return grad_out
-        # Schedules among the values are read now.
-        values = {name: now(value) for name, value in {**params, **self.bound}.items()}
-        if self.native is True:
-            raise TraceError(f"rule {self.name!r} runs as written (native=True)")
-        selected = self.signature_of_function.select(values)
-        if isinstance(self.function, SavedRule):  # no source to prepare
-            return self.function.record(trace, grad_out, tin, selected)
-        # What calls a rule does not find by itself what the rule reads.
-        with noting_reads(find_reads((self.function,), takes_defaults=False)):
-            return run_written_in(
-                self.library, self.function, trace, None, grad_out, tin, **selected
-            )
 
     def _run_native(
         self, ctx: Any, grad_out: Tensor, tin: Tensor | None, params: Mapping[str, Any]
@@ -460,17 +436,7 @@ class Rule:
             if any(map(is_address, params)) and self.parts:
                 rule, params = bind_addressed(self, params)
                 return rule(ctx, grad_out, tin, **params)
-            if isinstance(grad_out, Value):
-                # In a capture nothing is bound, which would check them.
-                self._check_names(params, self.signature)
-                self._check_ranges({**params, **self.bound}, with_defaults=True)
-                if self.shards is not None:
-                    return record_rule(self, grad_out, tin, params)
-                return self._run(grad_out.trace, grad_out, tin, params)
-            # A rule may have a param of this name.
-            key = None if self.signature.takes("key") else params.pop("key", None)
-            draws = FREE if key is None else keyed(key)
-            return apply_rule(bind(self, params, draws), ctx, grad_out, tin)
+            return call_rule(self, ctx, grad_out, tin, params)
         except Exception as error:
             shorten(error)
             raise
@@ -506,15 +472,13 @@ class Rule:
         return pickled(_rebuild, attributes)
 
 
-def record_rule(rule: Rule, grad_out: Value, tin: Value | None, params: Mapping[str, Any]) -> Any:
-    """Record a rule in the capture to which its tensors belong; params may be values there."""
-    symbols = {name: value for name, value in params.items() if isinstance(value, Value)}
-    examples = dict.fromkeys(symbols, 1.0)  # any: they are inputs
-    bound_rule = rule.copy(ranges={}, bound={}).bound_rule({**params, **rule.bound, **examples})
-    values = {**bound_rule.numbers, **symbols}
-    specialization = bound_rule.specialization
-    ordered = [now(values[name]) for name in specialization.runtime]
-    return specialization.record(grad_out, tin, ordered)
+@provided
+def encode_rule(rule: Rule) -> dict[str, Any]:
+    """Return a rule as plain data."""
+    raise FormatError(
+        f"saving rule {rule.name!r} needs multigrad's engine, which this installation leaves out: "
+        "install multigrad-rules whole"
+    )
 
 
 def _rebuild(attributes: dict[str, Any]) -> Rule:

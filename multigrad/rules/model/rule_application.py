@@ -33,12 +33,15 @@ from ...lowering.checks import (
 from ...lowering.source import emit_bare_rule, emit_rule_once
 from ...trace.identity import items_key
 from ...trace.lookups import at_present
+from ...trace.random_keys import FREE, keyed
 from ...trace.ranks import CHECKED, note
-from ...trace.trace import NeedsConcrete, dtype_name
-from .rule_in_force import RuleInForce
-from .specialization import Specialization
+from ...trace.trace import NeedsConcrete, Value, dtype_name
+from ...trace.xp import all as xp
+from .rule_in_force import RuleInForce, bind
+from .specialization import Specialization, record_code, record_rule
 
 Tensor = Any
+Rule = Any  # of rule.py, which calls this module
 MOST_ENTRIES = 1024  # of one specialization: there may be one per shape or value
 _MISSING: Any = object()  # None: the rule runs as it is
 
@@ -54,6 +57,25 @@ class EmittedRule(NamedTuple):
     call: Callable[..., Any]
     is_random: bool
     lacking: Mapping[str, str]
+
+
+def call_rule(rule: Rule, ctx: Any, grad_out: Any, tin: Any, params: dict[str, Any]) -> Any:
+    """Apply a rule to tensors, or record it in the capture to which they belong."""
+    if isinstance(grad_out, Value):
+        # In a capture nothing is bound, which would check them.
+        rule._check_names(params, rule.signature)
+        rule._check_ranges({**params, **rule.bound}, with_defaults=True)
+        if rule.shards is not None:
+            return record_rule(rule, grad_out, tin, params)
+        return record_code(rule, grad_out.trace, grad_out, tin, params)
+    # A rule may have a param of this name.
+    key = None if rule.signature.takes("key") else params.pop("key", None)
+    draws = FREE if key is None else keyed(key)
+    return apply_rule(bind(rule, params, draws), ctx, grad_out, tin)
+
+
+def call_with_ones(rule: Rule, x: Any, params: dict[str, Any]) -> Any:
+    return rule(None, xp.ones_like(x), x, **params)
 
 
 def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:

@@ -72,20 +72,22 @@ class RuleInForce:
                     self.moves = True
                     value.hold(self)
 
-    def with_values(self, values: tuple[Any, ...], token: str) -> RuleInForce:
+    def with_values(self, values: tuple[Any, ...], token: str = "") -> RuleInForce:
+        token = token or token_of(self.specialization, values)
         return RuleInForce(self.specialization, values, token, self.draws)
 
     def with_draws(self, draws: KeySource) -> RuleInForce:
         return RuleInForce(self.specialization, self.values, self.own_token, draws)
 
-    def with_numbers(self, values: tuple[float, ...], token: str) -> RuleInForce:
+    def with_numbers(self, values: tuple[float, ...]) -> RuleInForce:
         """Return this rule, in force without a key, with other floats, which have been checked.
 
         Each new number of `use` comes here, so `__init__` is bypassed.
         """
         result = RuleInForce.__new__(RuleInForce)
         result.specialization, result.draws = self.specialization, self.draws
-        result.values, result.token, result.own_token = values, token, token
+        result.values = values
+        result.token = result.own_token = token_of(self.specialization, values)
         result.has_tensors = result.moves = False
         result.present = None
         return result

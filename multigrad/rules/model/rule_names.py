@@ -10,16 +10,19 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...backend.compiler_events import tell_registered
 from ...errors import RuleError, RuleTypeError, RuleValueError, closest
-from ...graph.support.lazy_modules import imported_module
+from ...graph.support.lazy_modules import imported_module, late_function
 from ...graph.support.threads import SERIALS, collector_paused, make_lock
-from ...lowering import forwards
 from ...trace.active_rules import meant, note_renamed
 from ...trace.lookups import NUMBERS, Lookup, note_lookup
 
+if TYPE_CHECKING:
+    from ...lowering.forwards import Forward
+
+find_activation = late_function("multigrad.lowering.forwards:find_forward")
 RULES: dict[str, Any] = {}  # the Rules, by name
 LIBRARY: dict[str, Any] = {}  # multigrad's own, also where a user's rule has the name now
 # Those of version 0.1.0: to register one of these names again is an error. The others give way to a
@@ -180,10 +183,10 @@ def unknown_rule_error(name: str) -> RuleError:
     return RuleError(f"no rule named {name!r}{call}{hint} ({len(RULES)} rules: multigrad rules)")
 
 
-def find_forward(name: str, *settings: float | None) -> forwards.Forward:
+def find_forward(name: str, *settings: float | None) -> Forward:
     """Act as `forwards.find_forward`; the error says it where the name is that of a rule."""
     try:
-        return forwards.find_forward(name, *settings)
+        return find_activation(name, *settings)
     except RuleValueError as error:
         load_library()
         last = plain(name)  # "atan" is the name of packages' surrogates, and of a function

@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 
 from ...backend.contract import Backend
 from ...backend.discovery import backend_of
-from ...errors import GradientError, MultigradError, TraceError
+from ...capture.copies.run_or_import import run_written_in
+from ...capture.user_code.reachable import find_reads, noting_reads
+from ...errors import GradientError, MultigradError, RuleError, TraceError
 from ...functions.calls.arguments import Layout, Leaf, lay_out
 from ...functions.calls.as_written import check_native, run_recipe
 from ...functions.calls.capture_errors import NotCaptured, warn_native
@@ -52,7 +54,7 @@ from ...lowering.source import emit_rule_once
 from ...trace.assertions import ASSERTIONS, AUTOCAST, FORWARD_MODE, SHARED
 from ...trace.derived.custom_calls import draw_in, replay
 from ...trace.derived.shards import over_shards
-from ...trace.lookups import is_read, look_up_all
+from ...trace.lookups import is_read, look_up_all, now
 from ...trace.ranks import name_rank
 from ...trace.source import TENSORS, Reading
 from ...trace.trace import NeedsConcrete, Trace, Value, setting
@@ -362,7 +364,7 @@ def recipe_of_rule(
             # The methods of a composed rule's parts may be those of the call's tensors.
             reading = trace.reading if functions else Reading((), TENSORS)
             with setting(trace, reading=reading):
-                return rule._run(trace, *inputs)
+                return record_code(rule, trace, *inputs)
 
         return Recorded(args[0], partial(apply, call, args), first_order=rule.first_order)
 
@@ -402,6 +404,42 @@ def recipe_of_rule(
         options=options,
         graphs=GraphSource(prove=None if functions else prove_parts, lower=lower),
     )
+
+
+def record_code(
+    rule: Rule, trace: Trace, grad_out: Value, tin: Value | None, params: Mapping[str, Any]
+) -> Any:
+    """Record what a rule's code does, or what its parts do, in a capture."""
+    if rule.function is None:
+        for part, given in parts_of(rule, params):
+            if part.shards is not None:
+                raise RuleError(
+                    f"rule {part.name!r} is used {part.shards} within {rule.name!r}: say it of "
+                    "the composed rule, whose parts act on one array"
+                )
+            grad_out = record_rule(part, grad_out, tin, given)
+        return grad_out
+    # Schedules among the values are read now.
+    values = {name: now(value) for name, value in {**params, **rule.bound}.items()}
+    if rule.native is True:
+        raise TraceError(f"rule {rule.name!r} runs as written (native=True)")
+    selected = rule.signature_of_function.select(values)
+    if hasattr(rule.function, "record"):  # of a document: no source to prepare
+        return rule.function.record(trace, grad_out, tin, selected)
+    # What calls a rule does not find by itself what the rule reads.
+    with noting_reads(find_reads((rule.function,), takes_defaults=False)):
+        return run_written_in(rule.library, rule.function, trace, None, grad_out, tin, **selected)
+
+
+def record_rule(rule: Rule, grad_out: Value, tin: Value | None, params: Mapping[str, Any]) -> Any:
+    """Record a rule in the capture to which its tensors belong; params may be values there."""
+    symbols = {name: value for name, value in params.items() if isinstance(value, Value)}
+    examples = dict.fromkeys(symbols, 1.0)  # any: they are inputs
+    bound_rule = rule.copy(ranges={}, bound={}).bound_rule({**params, **rule.bound, **examples})
+    values = {**bound_rule.numbers, **symbols}
+    specialization = bound_rule.specialization
+    ordered = [now(values[name]) for name in specialization.runtime]
+    return specialization.record(grad_out, tin, ordered)
 
 
 def bare_graph(graphs: FunctionGraph, has_tin: bool) -> Graph:
