@@ -22,12 +22,18 @@ from multigrad.backend import (
 )
 from multigrad.graph.support.lazy_modules import late_function, late_value
 
-from . import compile, differences, distributed, eject, models, versions
+from . import compile, differences, eject, models, versions
 from .attach import host, render, vjp
 from .kernels import exact, ops, random
 
 __all__ = ["backend"]
 
+# The modes that jax lacks, with the reason.
+LACKS = {
+    "autocast": "JAX has no autocast",
+    "kept": "what is kept are the arrays that fwd returns, of which jit drops those that are not "
+    "read",
+}
 
 backend = Backend(
     name="jax",
@@ -56,8 +62,8 @@ backend = Backend(
         render=render.render,
         finish=render.finish,
         call=render.call,
-        attach=host.attach_function,
-        many=vjp.many,
+        attach=late_function("multigrad_jax.attach.as_written:attach_function"),
+        many=late_function("multigrad_jax.attach.modes:many"),
         vjp=vjp.vjp,
         vmap=jax.vmap,
         forbid_derivative=vjp.forbid_derivative,
@@ -76,7 +82,7 @@ backend = Backend(
         key_pair=random.key_pair,
     ),
     compiler=Compiler(
-        jit=compile.jit,
+        jit=late_function("multigrad_jax.jit:jit"),
         on_enter=compile.on_enter,
         on_read=compile.on_read,
         on_depend=compile.on_depend,
@@ -86,10 +92,10 @@ backend = Backend(
         on_move=compile.on_move,
     ),
     interop=Interop(
-        lend=host.lend,
-        borrow=host.borrow,
+        lend=late_function("multigrad_jax.attach.guests:lend"),
+        borrow=late_function("multigrad_jax.attach.guests:borrow"),
         outside=jax.jit,
-        bridge=host.bridge,
+        bridge=late_function("multigrad_jax.attach.guests:bridge"),
     ),
     imports=Imports(
         dialect=late_value("multigrad_jax.dialect.table:DIALECT"),
@@ -103,15 +109,15 @@ backend = Backend(
         leaves=models.leaves,
     ),
     modes=Modes(
-        jvp=vjp.jvp,
-        checkpoints={"jax.checkpoint": vjp.checkpointed},
-        mapped=vjp.mapped,
-        whole=vjp.whole,
-        transforms=vjp.TRANSFORMS,
+        jvp=late_function("multigrad_jax.attach.modes:jvp"),
+        checkpoints={"jax.checkpoint": late_function("multigrad_jax.attach.modes:checkpointed")},
+        mapped=late_function("multigrad_jax.attach.modes:mapped"),
+        whole=late_function("multigrad_jax.attach.modes:whole"),
+        transforms={"jit(vmap(grad))": late_function("multigrad_jax.attach.modes:jit_vmap_grad")},
         compiles_each_shape=True,
-        lacks=vjp.LACKS,
+        lacks=LACKS,
     ),
-    ranks=Ranks(group=distributed.group),
+    ranks=Ranks(group=host.group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )

@@ -1,4 +1,4 @@
-"""Keys of jax's caches by the active rules, and `xg.jit`.
+"""Keys of jax's caches by the active rules; `jit.py` has `xg.jit`.
 
 A user context of jax is part of every cache key, those of eager ops included. If it held the rules'
 token, each new rule would retrace everything. So all rules share one value until a trace that jax
@@ -18,28 +18,22 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import inspect
 import threading
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
-from multigrad.backend import compilers
-from multigrad.backend.discovery import load_backend
 from multigrad.errors import StaleTraceError
-from multigrad.graph.support.threads import SERIALS, make_lock, set_within
+from multigrad.graph.support.threads import SERIALS, make_lock
 from multigrad.rules.activation import Activation
-from multigrad.rules.context import CURRENT, ActiveRules
+from multigrad.rules.context import CURRENT
 from multigrad.trace.active_rules import Moving, NumberRead
 from multigrad.trace.lookups import NAME, RULE_IN_FORCE, Lookup, is_collecting, look_up, note
-from multigrad.trace.trace import setting
 
-from .kernels import random
 from .versions import set_everywhere, take_current_trace
 
 Tensor: TypeAlias = jax.Array
@@ -260,92 +254,3 @@ def is_tracing_kept() -> bool:
             return True
         trace = getattr(trace, "parent_trace", None)
     return False
-
-
-def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-    """Return jax.jit(fn), keyed by the rule in force, whose numbers are run-time arguments."""
-    make = functools.partial(_CompiledByJax, fn, options)
-    return compilers.key_runs(fn, "jax", make, lambda: EPOCH.value, on_hold=on_replace)
-
-
-class _CompiledByJax(compilers.Run):
-    def __init__(
-        self, fn: Callable[..., Any], options: dict[str, Any], rules: Any, moving: Any, word: str
-    ) -> None:
-        super().__init__(fn, rules, moving, word)
-
-        def run(*args: Any, multigrad_hidden: Any, **kwargs: Any) -> Any:
-            first, second, numbers = multigrad_hidden
-            hidden = (compilers.Hidden(*first), compilers.Hidden(*second))
-            result, applied = self.trace(hidden, numbers, args, kwargs)
-            return _ResultAndCount(result, _ApplicationCount(applied))
-
-        run.__signature__ = _signature_with_hidden(fn)  # type: ignore[attr-defined]
-        if "out_shardings" in options:
-            no_count = _ApplicationCount((0, 0))
-            # the user's shardings are for the result alone; the count has none
-            options = {
-                **options,
-                "out_shardings": _ResultAndCount(options["out_shardings"], no_count),
-            }
-        self.run = jax.jit(run, **options)
-
-    @contextmanager
-    def in_force(self, active: ActiveRules) -> Iterator[None]:
-        value = value_of(active.token)
-        entries = (*ENTERED.get(), EnteredUse(next(SERIALS), active.token, value))
-        with (
-            set_within(ENTERED, entries),
-            set_within(CURRENT, active),
-            setting(SHOWN, token=active.token),
-            FRAME(value),  # on exit jax restores the one around it
-        ):
-            yield
-
-    def call(self, rules: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
-        first, second = (
-            (each.values, None if each.key is None else random.key_words(each.key), each.count)
-            for each in compilers.hide(rules)
-        )
-        hidden = (first, second, tuple(self.numbers(load_backend("jax"))))
-        on_read(None)  # a trace around this one may hold the hidden arguments as constants
-        with FRAME("xg.jit"), MOVED(self.word):
-            result_and_count = self.run(*args, multigrad_hidden=hidden, **kwargs)
-        return result_and_count.result, result_and_count.applied
-
-
-class _ApplicationCount(tuple[int, int]):
-    """The number of applications in a run; equal to any other, as it is no part of cache keys."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ApplicationCount)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@jax.tree_util.register_pytree_node_class
-class _ResultAndCount:
-    def __init__(self, result: Any, applied: _ApplicationCount) -> None:
-        self.result = result
-        self.applied = applied
-
-    def tree_flatten(self) -> tuple[tuple[Any], _ApplicationCount]:
-        return (self.result,), self.applied
-
-    @classmethod
-    def tree_unflatten(cls, applied: _ApplicationCount, children: tuple[Any]) -> _ResultAndCount:
-        return cls(children[0], applied)
-
-
-def _signature_with_hidden(fn: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature of `run`, the user's with `multigrad_hidden` before any `**kwargs`."""
-    try:
-        # jax finds static arguments by the signature, which must show the hidden one
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
-        kinds = {"args": inspect.Parameter.VAR_POSITIONAL, "kwargs": inspect.Parameter.VAR_KEYWORD}
-        parameters = [inspect.Parameter(name, kind) for name, kind in kinds.items()]
-    end = len(parameters) - any(p.kind is p.VAR_KEYWORD for p in parameters)
-    hidden = inspect.Parameter("multigrad_hidden", inspect.Parameter.KEYWORD_ONLY)
-    return inspect.Signature([*parameters[:end], hidden, *parameters[end:]])

@@ -12,8 +12,6 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import threading
-import types
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,16 +20,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.backend import Group, rows_of
+from multigrad.backend.contract import Group
+from multigrad.backend.rows import rows_of
 from multigrad.errors import GradientError, RuleValueError
 from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
 from multigrad.graph.support.threads import set_within
 
 from . import versions
+from .attach.render import is_manual, within
+from .kernels.random import key_words
 
 if TYPE_CHECKING:
-    from multigrad.backend import Emitted
+    from multigrad.backend.emitted import Emitted
 
 Tensor: TypeAlias = jax.Array
 Axes: TypeAlias = frozenset[str]
@@ -50,11 +51,6 @@ _in_forward: ContextVar[bool] = ContextVar("in_forward", default=False)
 # the transpose of that sums its gradient over the shards. `custom_vjp` and loops (jax 0.10) do not,
 # and `custom_vjp` takes no gradient that varies less than its input: `in_shards` and `vary_alike`
 # do both.
-def is_manual() -> bool:
-    """Return whether code is in a `shard_map`, or a `pmap`."""
-    return bool(jax.sharding.get_abstract_mesh().manual_axes)
-
-
 def mapped_axes() -> tuple[str, ...]:
     return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
@@ -150,15 +146,6 @@ def _alike(function: Callable[..., Any], count: int) -> Callable[..., Any]:
     return call
 
 
-def within(namespace: dict[str, Any], function: Any) -> Any:
-    """Return an emitted function with another namespace for its globals."""
-    copy = types.FunctionType(
-        function.__code__, namespace, function.__name__, function.__defaults__
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
-
-
 def own_result(x: Tensor, axes: tuple[str, ...]) -> Tensor:
     """Let a result vary over the axes again, so that each shard has a cotangent of its own.
 
@@ -192,6 +179,60 @@ def multiply_wide(x: Tensor, number: int, bound: int) -> Wide:
     middle = (x0 * y0 >> half) + (first_cross & mask) + (second_cross & mask)
     high = x1 * y1 + (first_cross >> half) + (second_cross >> half) + (middle >> half)
     return high + x * number_high, low
+
+
+# --- the draw of a shard: the generator at counters of 64 bits ------------------------------------
+def uniform_part(key: Any, x: Tensor) -> Tensor:
+    """Draw the part that x is of a whole array; see `count`."""
+    return draw_part(part_of_uniforms, key, x)
+
+
+def normal_part(key: Any, x: Tensor) -> Tensor:
+    return draw_part(part_of_normals, key, x)
+
+
+def draw_part(draw: Callable[..., Tensor], key: Any, x: Tensor) -> Tensor:
+    start = wide(key.start) if isinstance(key.start, int) else key.start
+    part = draw(key_words(key.key), start, key.whole, x.shape, x.dtype)
+    return vary(part, varying(start[1]))
+
+
+@functools.partial(jax.jit, static_argnames=("whole", "shape", "dtype"))
+def part_of_uniforms(
+    words: Tensor, start: Wide, whole: tuple[int, ...], shape: tuple[int, ...], dtype: Any
+) -> Tensor:
+    from jax.extend.random import threefry2x32_p  # and Pallas (0.10): 18 ms that few need
+
+    # The key stays two scalars: as arrays like the counters it takes ten times the time. jax 0.10
+    # types the words of varying counters as equal on all shards, which `draw_part` corrects.
+    x, y = threefry2x32_p.bind(words[0], words[1], *count(start, whole, shape))
+    if dtype == jnp.float64:
+        bits = (x.astype(jnp.uint64) << 20) | (y >> 12).astype(jnp.uint64)
+        return bits.astype(dtype) * 2.0**-core.WIDE_BITS
+    shift, width = core.UNIFORM_FIELDS[jnp.dtype(dtype).name]
+    field = ((x ^ y) >> np.uint32(shift)) & np.uint32((1 << width) - 1)
+    return (field.astype(jnp.int32).astype(jnp.float32) * np.float32(2.0**-width)).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("whole", "shape", "dtype"))
+def part_of_normals(
+    words: Tensor, start: Wide, whole: tuple[int, ...], shape: tuple[int, ...], dtype: Any
+) -> Tensor:
+    is_double = dtype == jnp.float64
+    draw_dtype = jnp.dtype(jnp.float64 if is_double else jnp.float32)
+    uniforms = part_of_uniforms(words, start, whole, shape, draw_dtype)
+    return core.normal_from_uniform(uniforms, jnp, is_double).astype(dtype)
+
+
+def count(start: Wide, whole: tuple[int, ...], shape: tuple[int, ...]) -> Wide:
+    """Return the counters of a part's elements within the whole array."""
+    core.split_axes(whole, shape)
+    counters = jnp.broadcast_to(start[0], shape), jnp.broadcast_to(start[1], shape)
+    for axis, stride in enumerate(core.strides(whole)):
+        if shape[axis] > 1:
+            steps = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+            counters = add_wide(counters, multiply_wide(steps, stride, shape[axis]))
+    return counters
 
 
 # --- the ops over shards: the mapped axes of `shard_map`, `pmap` and `vmap` -----------------------
@@ -398,16 +439,6 @@ OPS = rows_of(globals())
 # --- the processes of `jax.distributed`, which MULTIGRAD_CHECK_RANKS compares ---------------------
 SECONDS = 100.0  # jax (0.10) takes a silent process for dead after this time, by default
 MISSING = "NOT_FOUND"
-
-
-def group() -> Group | None:
-    state = versions.distributed.global_state
-    if state.client is None or (state.num_processes or 1) < 2:
-        return None
-    # Only the main thread's calls have an order that all processes share.
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    return make_group(state.client, state.process_id, state.num_processes)
 
 
 @functools.lru_cache(1)

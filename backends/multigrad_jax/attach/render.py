@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,8 +22,8 @@ from jax.interpreters import ad, batching, mlir
 
 from multigrad.backend.emitted import tuple_of
 from multigrad.errors import GradientError, UnsupportedOp
+from multigrad.graph.support.lazy_modules import late_function
 
-from .. import distributed
 from ..kernels import random
 from ..kernels.elementwise import is_staged_out, is_tensor
 from ..versions import core, primal_of
@@ -256,6 +257,14 @@ def _keyed(native: Callable[..., Any]) -> Callable[..., Any]:
     return call_with_key
 
 
+def is_manual() -> bool:
+    """Return whether code is in a `shard_map`, or a `pmap`."""
+    return bool(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+in_shards = late_function("multigrad_jax.distributed:in_shards")
+
+
 def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     """Return the function as the hot path calls it: on arrays, or with a key of two ints."""
     has_key = "key" in emitted.names.params
@@ -270,12 +279,12 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
         unsharded = in_both_modes(custom, emitted)
 
     def run(*values: Any) -> Any:
-        if not distributed.is_manual():
+        if not is_manual():
             return unsharded(*values)
         if has_forward_mode and PUSHING.get():
             return forward_mode()(*values)
         if not shard_forms:
-            shard_forms.append(distributed.in_shards(custom, emitted))
+            shard_forms.append(in_shards(custom, emitted))
         return shard_forms[0](*values)
 
     def call_with_arrays(*values: Any) -> Any:
@@ -380,10 +389,19 @@ mlir.register_lowering(
 )
 
 
+def within(namespace: dict[str, Any], function: Any) -> Any:
+    """Return an emitted function with another namespace for its globals."""
+    copy = types.FunctionType(
+        function.__code__, namespace, function.__name__, function.__defaults__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
 def in_both_modes(native: Any, emitted: Emitted) -> Any:
     """Return a function with the gradient of an emitted `custom_vjp`, and forward mode as well."""
     namespace = dict(inspect.unwrap(primal_of(native)).__globals__)
-    forward = distributed.within(namespace, inspect.unwrap(native.fwd))
+    forward = within(namespace, inspect.unwrap(native.fwd))
     count, dual = len(emitted.names.inputs), emitted.derivative.dual
     assert dual is not None
     wrt_positions = [i for i, name in enumerate(emitted.names.inputs) if name in emitted.names.wrt]

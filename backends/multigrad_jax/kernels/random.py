@@ -17,13 +17,15 @@ from jax.sharding import AxisType, NamedSharding
 
 from multigrad.errors import RuleError, RuleValueError
 from multigrad.graph import random as core
+from multigrad.graph.support.lazy_modules import late_function
 
-from ..distributed import Wide, add_wide, multiply_wide, vary, varying, wide
 from ..versions import take_current_trace
 
 Tensor: TypeAlias = jax.Array
 
 IMPLEMENTATION = "threefry2x32"
+uniform_part = late_function("multigrad_jax.distributed:uniform_part")
+normal_part = late_function("multigrad_jax.distributed:normal_part")
 
 
 def fold_in(key: Tensor, n: Tensor) -> Tensor:
@@ -39,7 +41,7 @@ def uniform_like(key: Tensor, x: Tensor) -> Tensor:
     """Return uniforms in [0, 1) of x's shape, dtype and device, those of `jax.random.uniform`."""
     core.check_dtype(x.dtype.name)
     if isinstance(key, core.PlacedKey):
-        return draw_part(part_of_uniforms, key, x)
+        return uniform_part(key, x)
     return place_like(draw_placed(draw_uniform, key_words(key), x), x)
 
 
@@ -47,7 +49,7 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
     """Return standard normals of x's shape, dtype and device; float32 as `jax.random.normal`."""
     core.check_dtype(x.dtype.name)
     if isinstance(key, core.PlacedKey):
-        return draw_part(part_of_normals, key, x)
+        return normal_part(key, x)
     return place_like(draw_placed(draw_normal, key_words(key), x), x)
 
 
@@ -160,49 +162,3 @@ def is_staged() -> bool:
     """Return whether code is traced for a compiler now, which knows the devices."""
     with take_current_trace() as trace:
         return type(trace).__name__ == "DynamicJaxprTrace"
-
-
-# --- the draw of a shard: the generator at counters of 64 bits ------------------------------------
-def draw_part(draw: Callable[..., Tensor], key: Any, x: Tensor) -> Tensor:
-    """Draw the part that x is of a whole array; see `count`."""
-    start = wide(key.start) if isinstance(key.start, int) else key.start
-    part = draw(key_words(key.key), start, key.whole, x.shape, x.dtype)
-    return vary(part, varying(start[1]))
-
-
-@partial(jax.jit, static_argnames=("whole", "shape", "dtype"))
-def part_of_uniforms(
-    words: Tensor, start: Wide, whole: tuple[int, ...], shape: tuple[int, ...], dtype: Any
-) -> Tensor:
-    from jax.extend.random import threefry2x32_p  # and Pallas (0.10): 18 ms that few need
-
-    # The key stays two scalars: as arrays like the counters it takes ten times the time. jax 0.10
-    # types the words of varying counters as equal on all shards, which `draw_part` corrects.
-    x, y = threefry2x32_p.bind(words[0], words[1], *count(start, whole, shape))
-    if dtype == jnp.float64:
-        bits = (x.astype(jnp.uint64) << 20) | (y >> 12).astype(jnp.uint64)
-        return bits.astype(dtype) * 2.0**-core.WIDE_BITS
-    shift, width = core.UNIFORM_FIELDS[jnp.dtype(dtype).name]
-    field = ((x ^ y) >> np.uint32(shift)) & np.uint32((1 << width) - 1)
-    return (field.astype(jnp.int32).astype(jnp.float32) * np.float32(2.0**-width)).astype(dtype)
-
-
-@partial(jax.jit, static_argnames=("whole", "shape", "dtype"))
-def part_of_normals(
-    words: Tensor, start: Wide, whole: tuple[int, ...], shape: tuple[int, ...], dtype: Any
-) -> Tensor:
-    is_double = dtype == jnp.float64
-    draw_dtype = jnp.dtype(jnp.float64 if is_double else jnp.float32)
-    uniforms = part_of_uniforms(words, start, whole, shape, draw_dtype)
-    return core.normal_from_uniform(uniforms, jnp, is_double).astype(dtype)
-
-
-def count(start: Wide, whole: tuple[int, ...], shape: tuple[int, ...]) -> Wide:
-    """Return the counters of a part's elements within the whole array."""
-    core.split_axes(whole, shape)
-    counters = jnp.broadcast_to(start[0], shape), jnp.broadcast_to(start[1], shape)
-    for axis, stride in enumerate(core.strides(whole)):
-        if shape[axis] > 1:
-            steps = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-            counters = add_wide(counters, multiply_wide(steps, stride, shape[axis]))
-    return counters
