@@ -27,21 +27,11 @@ from multigrad.backend import (
 )
 from multigrad.graph.support.lazy_modules import late_function
 
-from . import differences, distributed, dtensors, dynamo, eject, export, state
-from .attach import (
-    as_written,
-    attach,
-    host,
-    isolation,
-    kept_tensors,
-    modes,
-    render,
-    vjp,
-)
-from .compile import checkpoint_regions, compile, dynamo_guards
-from .dialect import introspection, table, types
-from .importers import custom_gradients
-from .kernels import elementwise, exact, fast, gradient_lists, masks, ops, random
+from . import differences, distributed, dtensors, dynamo, eject, state
+from .attach import attach, host, modes, render, vjp
+from .compile import checkpoint_regions, dynamo_guards, readers
+from .dialect import table
+from .kernels import elementwise, exact, fast, masks, ops, random
 
 __all__ = ["backend"]
 
@@ -55,7 +45,7 @@ backend = Backend(
     tensors=Tensors(
         write=torch.Tensor.copy_,
         unwritable=host.say_unwritable,
-        keep=isolation.keep,
+        keep=late_function("multigrad_torch.attach.isolation:keep"),
         types=(torch.Tensor,),
         dtype=host.dtype,
         to_numpy=host.to_numpy,
@@ -64,18 +54,18 @@ backend = Backend(
         constant=host.constant,
         is_traced=host.is_traced,
         read_number=host.read_number,
-        device_type=introspection.device_type,
-        is_contiguous=introspection.lies_in_order,
-        address=introspection.address,
-        is_strided=introspection.is_strided,
-        requires_grad=introspection.requires_grad,
+        device_type=host.device_type,
+        is_contiguous=host.lies_in_order,
+        address=host.address,
+        is_strided=host.is_strided,
+        requires_grad=host.requires_grad,
     ),
     kernels=Kernels(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
         exact=exact.OPS,
-        while_loop=ops.while_loop,
-        scan=ops.scan,
+        while_loop=late_function("multigrad_torch.kernels.loops:while_loop"),
+        scan=late_function("multigrad_torch.kernels.loops:scan"),
         bits=(masks.pack, masks.unpack),
         scalar_left=ops.SCALAR_LEFT,
         scalar_right=ops.SCALAR_RIGHT,
@@ -86,15 +76,15 @@ backend = Backend(
         render=render.render,
         finish=attach.finish,
         call=attach.call,
-        attach=as_written.attach,
+        attach=late_function("multigrad_torch.attach.as_written:attach"),
         bind=attach.bind,
         around_bare=dtensors.around_bare,
-        many=gradient_lists.many,
+        many=late_function("multigrad_torch.kernels.gradient_lists:many"),
         vjp=vjp.vjp,
         vmap=torch.func.vmap,
         forbid_derivative=vjp.forbid_derivative,
         transform=attach.transform,
-        explain_refusal=as_written.explain_refusal,
+        explain_refusal=late_function("multigrad_torch.attach.as_written:explain_refusal"),
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         forward_mode=True,
@@ -102,10 +92,10 @@ backend = Backend(
         casts=Casts(
             is_on=torch._C._is_any_autocast_enabled,
             without=state.without_autocast,
-            of=types.casts_op,
+            of=late_function("multigrad_torch.dialect.types:casts_op"),
         ),
         notes_shapes=True,
-        isolate=isolation.isolate,
+        isolate=late_function("multigrad_torch.attach.isolation:isolate"),
     ),
     draws=Draws(
         draw_key=random.draw_key,
@@ -114,12 +104,12 @@ backend = Backend(
         replays=True,
     ),
     compiler=Compiler(
-        jit=dynamo_guards.jit,
-        is_exporting=compile.is_exporting,
+        jit=late_function("multigrad_torch.compile.jit:jit"),
+        is_exporting=readers.is_exporting,
         opaque=dynamo.disable,
         begin_again=dynamo.begin_again,
-        read_activation=(compile.ACTIVATIONS, checkpoint_regions.READER),
-        read_function=(compile.FUNCTIONS,),
+        read_activation=(readers.ACTIVATIONS, checkpoint_regions.READER),
+        read_function=(readers.FUNCTIONS,),
         on_enter=dynamo_guards.on_enter,
         on_tensors=dynamo_guards.on_tensors,
         on_register=dynamo_guards.on_register,
@@ -129,15 +119,15 @@ backend = Backend(
         on_draw=checkpoint_regions.on_draw,
     ),
     interop=Interop(
-        lend=host.lend,
-        borrow=host.borrow,
+        lend=late_function("multigrad_torch.attach.guests:lend"),
+        borrow=late_function("multigrad_torch.attach.guests:borrow"),
         outside=torch.no_grad(),  # so that autograd records nothing
-        bridge=host.bridge,
+        bridge=late_function("multigrad_torch.attach.guests:bridge"),
     ),
     imports=Imports(
-        import_function=custom_gradients.import_function,
-        operators=custom_gradients.operators,
-        find_operator=custom_gradients.find_operator,
+        import_function=late_function("multigrad_torch.importers.custom_gradients:import_function"),
+        operators=late_function("multigrad_torch.importers.custom_gradients:operators"),
+        find_operator=late_function("multigrad_torch.importers.custom_gradients:find_operator"),
         hook_params=late_function("multigrad_torch.hooks.param_hooks:hook_params"),
     ),
     models=Models(
@@ -162,15 +152,15 @@ backend = Backend(
         autocast=modes.autocast,
         transforms=modes.TRANSFORMS,
         drops=modes.drops,
-        kept=kept_tensors.kept,
+        kept=late_function("multigrad_torch.attach.kept_tensors:kept"),
     ),
     ranks=Ranks(group=distributed.rank_group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
     exports=Exports(
-        programs={".pt2": export.write_program},
-        functions={".onnx": export.write_onnx},
-        register=export.register,
+        programs={".pt2": late_function("multigrad_torch.export:write_program")},
+        functions={".onnx": late_function("multigrad_torch.export:write_onnx")},
+        register=late_function("multigrad_torch.export:register"),
     ),
 )
 _ = table  # imported to register its table

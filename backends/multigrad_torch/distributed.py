@@ -23,8 +23,9 @@ from multigrad.graph.ops.arrays.collectives import check_pairs
 from multigrad.trace.ranks import CHECKED, compare, note
 
 from . import dynamo
-from .dtensors import from_parts, is_distributed, refuse_partial, to_parts
+from .dtensors import from_parts, refuse_partial, to_parts
 from .kernels.arrays import wide
+from .state import is_distributed
 
 Tensor: TypeAlias = torch.Tensor
 # Dimensions of meshes, or process groups; None: the default group.

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from multigrad.errors import GradientError, UnsupportedOp
 from multigrad.graph.ir.types import INPUT_SHAPE
 
-from .state import KINDS
+from .state import KINDS, is_distributed
 from .versions import DTENSORS
 
 if TYPE_CHECKING:
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
 
 Tensor: TypeAlias = torch.Tensor
 ShardLayout: TypeAlias = tuple[Any, tuple[Any, ...]]  # a mesh, and placements on it
-
-
-def is_distributed(value: Any) -> bool:
-    if type(value) is torch.Tensor:
-        return False
-    # Without an import: if the module is not loaded, there are no DTensors.
-    tensors = sys.modules.get(DTENSORS)
-    return tensors is not None and isinstance(value, tensors.DTensor)
 
 
 def layout_of(x: Tensor) -> ShardLayout:

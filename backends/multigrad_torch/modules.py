@@ -24,7 +24,7 @@ from multigrad.trace.active_rules import settle
 
 from .attach.attach import tracing_state, warn_of_trace
 from .compile.checkpoint_regions import call_noted, is_forward_mode_enabled, top_hooks
-from .compile.compile import ACTIVATIONS
+from .compile.readers import ACTIVATIONS
 
 Tensor: TypeAlias = torch.Tensor
 T = TypeVar("T")

@@ -7,6 +7,8 @@ the reason why it is read. Emitted code uses these names (`attach.NAMESPACE`), s
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache, wraps
@@ -19,7 +21,7 @@ from torch.autograd import Function
 from torch.overrides import _pop_mode, _push_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .versions import hashable_keys, top_hooks
+from .versions import DTENSORS, hashable_keys, top_hooks
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -42,6 +44,14 @@ dispatch_keys = torch._C._dispatch_keys
 # A forked child would wait forever for OpenMP threads that only its parent has, so fast code
 # compares this id with its own process's, and another process computes on one thread.
 PARENT_PROCESS = os.getpid()
+
+
+def is_distributed(value: Any) -> bool:
+    if type(value) is torch.Tensor:
+        return False
+    # Without an import: if the module is not loaded, there are no DTensors.
+    tensors = sys.modules.get(DTENSORS)
+    return tensors is not None and isinstance(value, tensors.DTensor)
 
 
 def is_memory(x: Tensor) -> bool:
@@ -182,6 +192,15 @@ def without_modes() -> Iterator[None]:
         finally:
             for mode in reversed(modes):
                 _push_mode(mode)
+
+
+class Drawn(threading.local):
+    """How many keys this thread has drawn from torch's own generator."""
+
+    number = 0
+
+
+DRAWN = Drawn()
 
 
 def scalar(number: float) -> Tensor:

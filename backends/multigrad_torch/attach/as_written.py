@@ -18,8 +18,8 @@ from torch.autograd import Function, forward_ad
 
 from multigrad.functions.calls.imported_gradients import pull_delivering
 
-from ..dtensors import ShardLayout, is_distributed, lay_out, layout_of, refuse_odd
-from ..state import tracing_state, transforms_active
+from ..dtensors import ShardLayout, lay_out, layout_of, refuse_odd
+from ..state import is_distributed, tracing_state, transforms_active
 from .attach import is_pushing, warn_of_trace
 from .vjp import list_nodes
 

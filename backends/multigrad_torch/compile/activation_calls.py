@@ -34,13 +34,8 @@ from ..export import asks_for_operators
 from .answers import Answered, CompiledCall, More
 from .arguments import draw_key_argument, fold_key_argument, restore
 from .calls import emit_call, emit_operator, find_variant, is_tensor, write_number
-from .dynamo_guards import (
-    is_under_jit,
-    may_change,
-    numbers_are_inputs,
-    reads_numbers,
-    tensors_in,
-)
+from .dynamo_guards import is_under_jit, may_change, numbers_are_inputs, tensors_in
+from .jit import reads_numbers
 
 Tensor: TypeAlias = torch.Tensor
 PARAMETERS = ("tin", "application", "*inputs")

@@ -28,7 +28,7 @@ from multigrad.errors import MultigradError
 from multigrad.functions.calls.facts import SOME_LENGTH
 from multigrad.trace.random_keys import KeySource
 
-from ..dialect import introspection
+from ..attach import host
 from ..dynamo import at_import
 from ..kernels import random
 from ..versions import custom_op
@@ -72,7 +72,7 @@ def describe(
             shape = tuple([make_concrete(n) for n in value.shape])
         tensors.append(value)
         # Under a transform, and in forward mode, tensors that are differentiated do not say so.
-        requires_grad = introspection.requires_grad(value)
+        requires_grad = host.requires_grad(value)
         return ("tensor", value.dtype, shape, requires_grad, value.device.type)
     if isinstance(value, tuple | list):
         inner = [describe(each, tensors, lengths, numbers) for each in value]
@@ -117,7 +117,7 @@ def restore(described: Any) -> Any:
         case ("tensor", dtype, shape, requires_grad, device_type):
             lengths = (1,) * shape if isinstance(shape, int) else shape
             tensor = torch.empty(lengths, dtype=dtype, device="meta", requires_grad=requires_grad)
-            setattr(tensor, introspection.STANDS_ON, device_type)
+            setattr(tensor, host.STANDS_ON, device_type)
             return tensor
         case ("number",):
             return OpenNumber()

@@ -43,7 +43,7 @@ from multigrad.trace.assertions import AUTOCAST
 from multigrad.trace.lookups import Telling, is_read
 from multigrad.trace.trace import NeedsConcrete
 
-from ..attach.host import GUESTS, TransformedGuest
+from ..attach.guests import GUESTS, TransformedGuest
 from ..attach.render import copied_outputs
 from ..export import asks_for_operators, note_sized, register
 from ..kernels import exact

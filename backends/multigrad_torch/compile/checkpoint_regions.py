@@ -26,7 +26,7 @@ from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.rules.jit import in_force
 from multigrad.trace.active_rules import Noted
 
-from ..kernels import random
+from ..state import DRAWN
 from ..versions import top_hooks
 
 Tensor: TypeAlias = torch.Tensor
@@ -118,9 +118,9 @@ def on_draw(draw: Callable[[], Any]) -> Any:
 
 
 def draw_noting(draw: Callable[[], Any]) -> tuple[Any, bool]:
-    count_before = random.DRAWN.number
+    count_before = DRAWN.number
     key = draw()
-    return key, random.DRAWN.number != count_before
+    return key, DRAWN.number != count_before
 
 
 # The region that runs again now.

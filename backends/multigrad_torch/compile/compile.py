@@ -12,25 +12,22 @@ at first. `answers.py` has what a name may stand for.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.backend import Reader
 from multigrad.functions.calls.capture_errors import NotCaptured
 from multigrad.functions.function import Function, by_identifier
-from multigrad.graph.support.params import show
 from multigrad.graph.support.trees import optree
-from multigrad.rules.activation import Activation, activation, by_key, own_rule_of
+from multigrad.rules.activation import Activation, activation, by_key
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.model.activation_function import forward_by_key, put_under
 from multigrad.rules.registry import get
 from multigrad.trace.assertions import MISSING, TWICE
 from multigrad.trace.trace import Value
 
-from .. import dynamo, versions
+from .. import dynamo
 from ..export import asks_for_operators, note_refused
 from ..state import without_modes
 from .activation_calls import call_of_activation
@@ -53,8 +50,9 @@ from .dynamo_guards import (
     check_mirror,
     is_under_jit,
     numbers_are_inputs,
-    reads_numbers,
 )
+from .jit import reads_numbers
+from .readers import apply_activation, apply_function
 from .watches import reads_of, watches
 
 Tensor: TypeAlias = torch.Tensor
@@ -94,13 +92,6 @@ OBJECTS_REFUSED = Refused(
 )
 # Dynamo (torch 2.15) would give the tangent of the forward itself; eager code does not.
 DUALS_REFUSED = Refused("dual numbers in compiled code")
-
-
-def is_exporting() -> bool:
-    """Return whether torch.export traces, or ONNX's older exporter, which runs the code eagerly."""
-    if torch.jit.is_tracing():
-        return torch.onnx.is_in_onnx_export()
-    return versions.is_exporting()
 
 
 # --- what Dynamo traces --------------------------------------------------------------------------
@@ -293,21 +284,8 @@ def run(call: CompiledCall, *inputs: Any) -> Any:
     return call.plain(*inputs)
 
 
-# The next two run outside compiled code, after a graph break.
-@dynamo.disable
-def apply_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...] = ()) -> Tensor:
-    return activation.call_with(x, values) if values else activation.apply(x)
-
-
+# Outside compiled code, after a graph break.
 make_outside, find_outside = dynamo.disable(activation), dynamo.disable(get)
-
-
-@dynamo.disable
-def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    is_exported = versions.COMPILES and torch.compiler.is_exporting()
-    # Not on detached arguments: the code may write to them.
-    with torch.no_grad() if is_exported else nullcontext():
-        return function.call_eagerly(args, kwargs)
 
 
 # --- outside the trace ---------------------------------------------------------------------------
@@ -383,16 +361,6 @@ def own_name(key: str, epoch: str) -> str:
 
 def show_concrete(value: Any) -> str:
     return repr(make_concrete(value) if isinstance(value, int | float) else value)
-
-
-@dynamo.at_import
-def substitute() -> None:
-    """Let Dynamo read our code for these functions instead of theirs, which it cannot trace."""
-    if versions.COMPILES:
-        torch.compiler.substitute_in_graph(activation, skip_signature_check=True)(made_activation)
-        torch.compiler.substitute_in_graph(get)(find_rule)
-        torch.compiler.substitute_in_graph(own_rule_of)(find_own)
-        torch.compiler.substitute_in_graph(show)(show_concrete)
 
 
 def find_or_ask(subject: Any, described: Any, token: str, epoch: str, is_watched: bool) -> str:
@@ -556,19 +524,12 @@ def warn_of_graphs(cause: str, advice: str) -> None:
         )
 
 
-def between_graphs(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `apply` for an old Dynamo, which calls it between its graphs, with a warning."""
-
-    def call(*args: Any) -> Any:
-        dynamo.warn_apart()
-        return apply(*args)
-
-    return call
-
-
-if versions.COMPILES:
-    ACTIVATIONS = Reader(torch.compiler.is_compiling, call_activation, reads_code=True)
-    FUNCTIONS = Reader(torch.compiler.is_compiling, call_function, reads_code=True)
-else:
-    ACTIVATIONS = Reader(dynamo.is_around, between_graphs(apply_activation), reads_code=True)
-    FUNCTIONS = Reader(dynamo.is_around, between_graphs(apply_function), reads_code=True)
+# By the name of the function that Dynamo reads first, in `readers.py`.
+READ = {
+    "activation": made_activation,
+    "call_activation": call_activation,
+    "call_function": call_function,
+    "find_own": find_own,
+    "find_rule": find_rule,
+    "show": show_concrete,
+}

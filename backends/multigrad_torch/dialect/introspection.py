@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import torch
-from torch.autograd import forward_ad
 
 from multigrad.capture.copies.stand_ins import refusing
 from multigrad.capture.dialect import CHANGES, SWITCHES
@@ -45,43 +44,10 @@ from multigrad.trace.trace import (
 )
 from multigrad.trace.xp import all as xp
 
-from ..state import transforms_active
 from .types import TORCH
 
 Tensor: TypeAlias = Any
 SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
-# On a meta tensor that represents another in compiled code: the device type of that one.
-STANDS_ON = "_multigrad_device_type"
-
-
-# --- facts about a call's tensors ----------------------------------------------------------------
-
-
-def device_type(x: torch.Tensor) -> str:
-    """Return the device type of a tensor, or of the one that it represents."""
-    return getattr(x, STANDS_ON, x.device.type)
-
-
-def is_strided(x: torch.Tensor) -> bool:
-    """Return whether a tensor is neither sparse nor of another special layout."""
-    return x.layout is torch.strided
-
-
-def lies_in_order(x: torch.Tensor) -> bool:
-    return is_strided(x) and x.is_contiguous()
-
-
-def address(x: torch.Tensor) -> Any:
-    # Without elements, or a storage, it shares none.
-    return x.untyped_storage().data_ptr() if is_strided(x) and x.numel() else id(x)
-
-
-def requires_grad(x: torch.Tensor) -> bool:
-    """Return whether a tensor requires a gradient, or its derivative may be taken otherwise."""
-    # The tangent in forward mode is that of backward, so backward has to give each gradient.
-    is_differentiated = transforms_active() or forward_ad._current_level >= 0
-    return x.requires_grad or (is_differentiated and x.is_floating_point())
-
 
 # --- attributes ----------------------------------------------------------------------------------
 

@@ -27,7 +27,8 @@ from multigrad.graph.support.threads import make_lock
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 
 from .. import dynamo, versions
-from ..dtensors import is_distributed, lay_out, layout_of
+from ..dtensors import lay_out, layout_of
+from ..state import is_distributed
 from .module_forwards import HOOKING, Forwards, forget, forget_idle, forwards_of, rules_for
 from .special_gradients import Reduction, apply_to_gradient, apply_unscaled, ddp_modules
 

@@ -34,10 +34,10 @@ from multigrad.graph.ir.types import FLOAT_SCALAR, UNKNOWN, Type
 from multigrad.graph.ops.results import elementwise
 
 from ..state import scalar
-from . import gradient_lists, masks
+from . import masks
 from .arrays import norm, put_over
 from .elementwise import MENDED, fitting
-from .ops import turns
+from .loops import turns
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -411,6 +411,28 @@ CONSTANTS: dict[Op, tuple[int, ...]] = {
     DIVIDED: (1,),
 }
 
+# The kernels of our own ops; `gradient_lists.py` adds those for lists of tensors.
+KERNELS: dict[Op, Callable[..., Any]] = {
+    ALPHA: alpha,
+    FACTOR: factor,
+    SQUARED: squared,
+    ONE_MINUS_SCALED: one_minus_scaled,
+    ONE_PLUS_SQUARE: one_plus_square,
+    DIVIDED: divided,
+    NORM_NUMBER: norm_number,
+    **masks.KERNELS,
+    SIGN_OR_ZERO: torch.sign,
+    SIGN_OR_ONE: sign_or_one,
+    SIGN_OR_NAN: sign_or_nan,
+    DISTANCES: distances,
+    LARGEST: largest,
+    ONE_MINUS: one_minus,
+    NORM: torch.linalg.vector_norm,
+    CLAMP: torch.clamp,
+    CLAMP_MIN: torch.clamp_min,
+    CLAMP_MAX: torch.clamp_max,
+}
+
 # Patterns are tried in this order: each sees the nodes that earlier ones have made.
 FAST = FastKernels(
     patterns=(
@@ -506,27 +528,7 @@ FAST = FastKernels(
             {ops.NORM: take_largest},
         ),
     ),
-    kernels={
-        ALPHA: alpha,
-        FACTOR: factor,
-        SQUARED: squared,
-        ONE_MINUS_SCALED: one_minus_scaled,
-        ONE_PLUS_SQUARE: one_plus_square,
-        DIVIDED: divided,
-        NORM_NUMBER: norm_number,
-        **masks.KERNELS,
-        **gradient_lists.KERNELS,
-        SIGN_OR_ZERO: torch.sign,
-        SIGN_OR_ONE: sign_or_one,
-        SIGN_OR_NAN: sign_or_nan,
-        DISTANCES: distances,
-        LARGEST: largest,
-        ONE_MINUS: one_minus,
-        NORM: torch.linalg.vector_norm,
-        CLAMP: torch.clamp,
-        CLAMP_MIN: torch.clamp_min,
-        CLAMP_MAX: torch.clamp_max,
-    },
+    kernels=KERNELS,
     in_place={**IN_PLACE, **masks.IN_PLACE},
     into=INTO,
     turns=turns,

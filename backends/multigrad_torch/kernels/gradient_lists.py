@@ -24,6 +24,7 @@ from multigrad.graph.ir.types import SCALAR_SHAPE, UNKNOWN
 from multigrad.graph.ops.results import elementwise
 
 from ..state import BATCHED, KINDS, count_modes, is_included, tracing_state, transforms_active
+from . import fast
 from .elementwise import HALVES
 from .ops import OPS
 
@@ -115,6 +116,7 @@ KERNELS: dict[Op, Callable[..., Any]] = {
     **{FOREACH_ALONE[op]: getattr(torch, f"_foreach_{op.name}") for op in ALONE},
     **{EACH[op]: partial(each, OPS.get(op) or getattr(operator, op.name)) for op in EACH},
 }
+fast.KERNELS.update(KERNELS)
 
 
 # Bytes of gradients that a processor's cache holds from one op to the next.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -22,9 +21,8 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from multigrad.errors import GradientError, RuleError, RuleValueError
 from multigrad.graph import random as core
 
-from ..dtensors import is_distributed
 from ..dynamo import at_import
-from ..state import untraced
+from ..state import DRAWN, is_distributed, untraced
 from ..versions import DTENSORS, custom_op, register_vmap
 
 Tensor: TypeAlias = torch.Tensor
@@ -120,15 +118,6 @@ def key_pair(key: Tensor) -> Tensor:
             "words: torch.tensor([0, 7])"
         )
     return key.to(torch.int64) & core.WORD_MASK
-
-
-class Drawn(threading.local):
-    """How many keys this thread has drawn from torch's own generator."""
-
-    number = 0
-
-
-DRAWN = Drawn()
 
 
 def draw_words() -> Tensor:
