@@ -25,12 +25,11 @@ from multigrad.backend import (
     Ranks,
     Tensors,
 )
-from multigrad.graph.support.lazy_modules import late_function
+from multigrad.graph.support.lazy_modules import late_function, late_value
 
 from . import differences, distributed, dtensors, dynamo, eject, state
 from .attach import attach, host, modes, render, vjp
 from .compile import checkpoint_regions, dynamo_guards, readers
-from .dialect import table
 from .kernels import elementwise, exact, fast, masks, ops, random
 
 __all__ = ["backend"]
@@ -125,6 +124,7 @@ backend = Backend(
         bridge=late_function("multigrad_torch.attach.guests:bridge"),
     ),
     imports=Imports(
+        dialect=late_value("multigrad_torch.dialect.table:DIALECT"),
         import_function=late_function("multigrad_torch.importers.custom_gradients:import_function"),
         operators=late_function("multigrad_torch.importers.custom_gradients:operators"),
         find_operator=late_function("multigrad_torch.importers.custom_gradients:find_operator"),
@@ -163,4 +163,3 @@ backend = Backend(
         register=late_function("multigrad_torch.export:register"),
     ),
 )
-_ = table  # imported to register its table

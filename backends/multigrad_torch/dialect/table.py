@@ -29,7 +29,6 @@ from multigrad.capture.dialect import (
     State,
     Tensors,
     passes_at,
-    register_dialect,
 )
 from multigrad.capture.meanings import (
     composites,
@@ -378,73 +377,70 @@ REFUSED = {
     **dict.fromkeys(collectives.OUTSIDE, CHANGES),
 }
 
-register_dialect(
-    "torch",
-    Dialect(
-        names=Names(
-            aliases=ALIASES,
-            methods=OWN_METHODS,
-            attributes=introspection.ATTRIBUTES,
-            hidden={
-                **introspection.HIDDEN,
-                **CONTROL,
-                **gradients.HIDDEN,
-                torch.is_tensor: is_tensor,
-                torch.is_grad_enabled: creation.TraceBound(introspection.is_grad_enabled),
-                torch.is_autocast_enabled: creation.TraceBound(introspection.is_autocast_enabled),
-                torch.get_rng_state: creation.TraceBound(introspection.get_rng_state),
-                torch.set_rng_state: creation.TraceBound(introspection.set_rng_state),
-                **dict.fromkeys(introspection.TRANSFORMED, introspection.is_transformed),
-            },
-            companions=collectives.COMPANIONS,
-            refused=REFUSED,
-        ),
-        tensors=Tensors(
-            tensor=_T,
-            dtype=host.dtype,
-            device=torch.device("cpu"),
-            correction=1,
-            device_of=torch.device,
-        ),
-        classes=Classes(
-            one_class=True,
-            asking=("torch.distributions.", "torch._dynamo.decorators"),
-            hints=("_dynamo_", "_has_dynamo_", "_specialize_on"),  # `torch._dynamo.mark_dynamic`
-            refusals=introspection.REFUSALS,
-        ),
-        calls=Calls(
-            at_once=dynamo.force_eager,  # Dynamo cannot read symbols
-            keeps=interceptions.is_custom_gradient,
-            finds=find_other,
-            other_way=traced.find_traced,
-            own_trace=functools.partial(OwnTrace, traced.record),
-        ),
-        gradients=Gradients(
-            wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
-            pauses=pauses,
-            passes=passing,
-            interceptions=interceptions.INTERCEPTIONS,
-            conventions={"clamp": CLAMP, "fmax": FMAX},
-        ),
-        state=State(
-            generators=generators,
-        ),
-        types=TYPES,
-        habits=Habits(
-            objects_change=True,
-            exchanges_two=True,
-            repeats_whole=True,
-            sorts_anew=True,
-            integers_first=True,
-            bytes_are_masks=True,
-            nested_lists=False,
-            plus_copies=False,
-            none_is_other=True,
-            small_integers_wrap=True,
-            float8_is_limited=True,
-            casts_gradients=True,
-            unordered=frozenset({"kthvalue", "median", "topk"}),
-            overwritten_too=True,
-        ),
+DIALECT = Dialect(
+    names=Names(
+        aliases=ALIASES,
+        methods=OWN_METHODS,
+        attributes=introspection.ATTRIBUTES,
+        hidden={
+            **introspection.HIDDEN,
+            **CONTROL,
+            **gradients.HIDDEN,
+            torch.is_tensor: is_tensor,
+            torch.is_grad_enabled: creation.TraceBound(introspection.is_grad_enabled),
+            torch.is_autocast_enabled: creation.TraceBound(introspection.is_autocast_enabled),
+            torch.get_rng_state: creation.TraceBound(introspection.get_rng_state),
+            torch.set_rng_state: creation.TraceBound(introspection.set_rng_state),
+            **dict.fromkeys(introspection.TRANSFORMED, introspection.is_transformed),
+        },
+        companions=collectives.COMPANIONS,
+        refused=REFUSED,
+    ),
+    tensors=Tensors(
+        tensor=_T,
+        dtype=host.dtype,
+        device=torch.device("cpu"),
+        correction=1,
+        device_of=torch.device,
+    ),
+    classes=Classes(
+        one_class=True,
+        asking=("torch.distributions.", "torch._dynamo.decorators"),
+        hints=("_dynamo_", "_has_dynamo_", "_specialize_on"),  # `torch._dynamo.mark_dynamic`
+        refusals=introspection.REFUSALS,
+    ),
+    calls=Calls(
+        at_once=dynamo.force_eager,  # Dynamo cannot read symbols
+        keeps=interceptions.is_custom_gradient,
+        finds=find_other,
+        other_way=traced.find_traced,
+        own_trace=functools.partial(OwnTrace, traced.record),
+    ),
+    gradients=Gradients(
+        wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
+        pauses=pauses,
+        passes=passing,
+        interceptions=interceptions.INTERCEPTIONS,
+        conventions={"clamp": CLAMP, "fmax": FMAX},
+    ),
+    state=State(
+        generators=generators,
+    ),
+    types=TYPES,
+    habits=Habits(
+        objects_change=True,
+        exchanges_two=True,
+        repeats_whole=True,
+        sorts_anew=True,
+        integers_first=True,
+        bytes_are_masks=True,
+        nested_lists=False,
+        plus_copies=False,
+        none_is_other=True,
+        small_integers_wrap=True,
+        float8_is_limited=True,
+        casts_gradients=True,
+        unordered=frozenset({"kthvalue", "median", "topk"}),
+        overwritten_too=True,
     ),
 )
