@@ -112,7 +112,7 @@ def register(operator: Operator) -> Callable[..., Any]:
         forward_mode=False,
     )
     graphs = replace(operator.graphs, name=operator.name)
-    return lower_graphs(graphs, replace(backend, autodiff=autodiff), style="plain").native
+    return lower_graphs(graphs, backend.with_groups(autodiff=autodiff), style="plain").native
 
 
 class FunctionModule(torch.nn.Module):
@@ -270,8 +270,8 @@ def write_onnx(
 
 def _plain(backend: Backend) -> Backend:
     # The exporter reads plain ops, no custom gradients and no loops.
-    plain = without_autodiff(replace(backend, interop=replace(backend.interop, outside=None)))
-    return replace(plain, autodiff=replace(plain.autodiff, joins_loops=False))
+    plain = without_autodiff(backend.with_groups(interop=replace(backend.interop, outside=None)))
+    return plain.with_groups(autodiff=replace(plain.autodiff, joins_loops=False))
 
 
 def _trace(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.contract import Kept
+from ..backend.features import Kept
 from ..errors import GradientError
 from ..functions.calls.arguments import replace_at
 from ..functions.calls.capture_errors import NotCaptured

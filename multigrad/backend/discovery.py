@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib import import_module
 from types import FunctionType
-from typing import Any, get_type_hints
+from typing import Any
 
 from ..errors import BackendNotFound, GradientError, MultigradError, suggest
 from ..graph.support.installed import (
@@ -445,10 +445,14 @@ def _fault_of(backend: Backend, name: str) -> str | None:
             f"is named {backend.name!r}, and its entry point {name!r}; "
             f"both are the name under which the framework is imported"
         )
-    for group, kind in _groups().items():
-        value = getattr(backend, group)
-        if not isinstance(value, kind):
-            return f"has {value!r} for {group}; expected multigrad.backend.{kind.__name__}(...)"
+    for each in fields(backend):
+        # A group whose default is None may be left out; one that loads later is not read here.
+        if each.name in ("name", *backend.places) or each.default is None or not each.init:
+            continue
+        kind = getattr(sys.modules[__package__], str(each.type))
+        group = getattr(backend, each.name)
+        if not isinstance(group, kind):
+            return f"has {group!r} for {each.name}; expected multigrad.backend.{each.type}(...)"
     for group, names in CALLED.items():
         for each in names:
             if not callable(getattr(getattr(backend, group), each)):
@@ -460,13 +464,3 @@ def _fault_of(backend: Backend, name: str) -> str | None:
     if not isinstance(backend.kernels.rows, Mapping):
         return "has no mapping of ops to functions for kernels.rows"
     return None
-
-
-def _groups() -> dict[str, type]:
-    # A group whose default is None may be left out.
-    hints = get_type_hints(Backend)
-    return {
-        each.name: hints[each.name]
-        for each in fields(Backend)
-        if each.default is not None and isinstance(hints[each.name], type) and each.name != "name"
-    }

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node
 from ..graph.ir.types import T, Type
 from ..graph.support.params import Fused
+
+Source: TypeAlias = str
+Function: TypeAlias = Callable[..., Any]
+Vjp: TypeAlias = Callable[[Function, Any], tuple[Any, Function]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,9 @@ from ..graph import ops, random
 from ..graph.ir.op import Op
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ..graph.passes.simplify import on_numbers, symbol_function
-from ..graph.support.tensors import Tensor
 from ..graph.support.threads import set_within
 from .contract import Backend
 from .discovery import backend_among, backend_of
-from .guest import SharedBuffer
 
 ARRAYS = (np.ndarray, np.generic)  # Dynamo reads no union of them
 # No backend is asked about values of these types.
@@ -131,25 +128,6 @@ def key_for(backend: Backend, key: Any) -> Any:
             f"that is known, an int or two uint32"
         )
     return words
-
-
-def lend(backend: Backend, x: Tensor) -> SharedBuffer:
-    if backend.interop.lend is not None:
-        return backend.interop.lend(x)
-    array = partial(backend.tensors.to_numpy, x)
-    return SharedBuffer(dtype_name(x.dtype), tuple(x.shape), array)
-
-
-def borrow(backend: Backend, lent: SharedBuffer, own: bool = False) -> Tensor:
-    """Return a backend's tensor of what was lent.
-
-    Args:
-        own: whether the tensor's memory must be its own, so that either side may write to what it
-            has.
-    """
-    if backend.interop.borrow is not None:
-        return backend.interop.borrow(lent, own)
-    return backend.tensors.from_numpy(np.array(lent.array()) if own else lent.array())
 
 
 def run_on_tensors_alone(

@@ -36,7 +36,7 @@ def without_autodiff(backend: Backend) -> Backend:
     )
     # Plain functions have no place for prepared numbers.
     fast = replace(backend.kernels.fast, constants={})
-    return replace(backend, kernels=replace(backend.kernels, fast=fast), autodiff=autodiff)
+    return backend.with_groups(kernels=replace(backend.kernels, fast=fast), autodiff=autodiff)
 
 
 class PlainFunctions:

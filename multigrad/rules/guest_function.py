@@ -13,10 +13,10 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.guest import Guest, Kind, Pull, Shape, SharedBuffer, make_zeros
-from ..backend.values import borrow, lend, read_key
+from ..backend.values import read_key
 from ..errors import GradientError, MultigradError, UnsupportedOp
 from ..functions.calls.arguments import replace_at
-from ..graph.ir.types import FLOATS
+from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.trees import optree
 
 Tensor = Any
@@ -25,6 +25,25 @@ MOST_TRIES = 64  # each runs the code
 # Stand for a length that is not known yet: what depends on it differs. Both can be halved, or cut
 # in three.
 FILLS = (12, 24)
+
+
+def lend(backend: Backend, x: Tensor) -> SharedBuffer:
+    if backend.interop.lend is not None:
+        return backend.interop.lend(x)
+    array = partial(backend.tensors.to_numpy, x)
+    return SharedBuffer(dtype_name(x.dtype), tuple(x.shape), array)
+
+
+def borrow(backend: Backend, lent: SharedBuffer, own: bool = False) -> Tensor:
+    """Return a backend's tensor of what was lent.
+
+    Args:
+        own: whether the tensor's memory must be its own, so that either side may write to what it
+            has.
+    """
+    if backend.interop.borrow is not None:
+        return backend.interop.borrow(lent, own)
+    return backend.tensors.from_numpy(np.array(lent.array()) if own else lent.array())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

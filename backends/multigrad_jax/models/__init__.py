@@ -6,7 +6,7 @@ from typing import Any
 
 from jax import tree_util as tree
 
-from multigrad.backend.contract import Parts
+from multigrad.backend.features import Parts
 
 leaves = tree.tree_leaves
 

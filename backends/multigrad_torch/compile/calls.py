@@ -151,7 +151,8 @@ def emit_call(
     """
     backend = load_backend("torch")
     kernels = replace(backend.kernels, exact=exact.IN_COMPILED)
-    lowering = lower_graphs(variant.graphs, replace(backend, kernels=kernels), style="compiled")
+    exact_backend = backend.with_groups(kernels=kernels)
+    lowering = lower_graphs(variant.graphs, exact_backend, style="compiled")
     native, emitted = lowering.native, lowering.emitted
     assert emitted is not None
     residuals = {*emitted.residuals.names, *emitted.residuals.histories}.difference(

@@ -17,8 +17,9 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import Any
 
-from ...backend.contract import Backend, Ejection
+from ...backend.contract import Backend
 from ...backend.emitted import Emitted, Made
+from ...backend.features import Ejection
 from ...backend.rows import FastKernels, disabled
 from ...errors import UnsupportedOp
 from ...graph import ops
@@ -137,7 +138,7 @@ def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Ba
     )
     fast = _rows_that_round(backend.kernels.fast, graphs)
     kernels = replace(backend.kernels, fast=fast, bits=None)  # a file keeps bools
-    return replace(backend, kernels=kernels, autodiff=autodiff)
+    return backend.with_groups(kernels=kernels, autodiff=autodiff)
 
 
 def _rows_that_round(fast: FastKernels, graphs: FunctionGraph) -> FastKernels:

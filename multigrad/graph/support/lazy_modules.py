@@ -45,12 +45,12 @@ def module_hooks(
 def lazy_names(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Getter, Lister]:
     """Return `__getattr__` and `__dir__` of a package whose files load on first use.
 
-    `names` has the public names in each file.
+    `names` has the public names in each file of the package; after dots, of another one.
     """
     files = {name: file for file, file_names in names.items() for name in file_names}
 
     def load(name: str) -> Any:
-        value = getattr(import_module(f"{package}.{files[name]}"), name)
+        value = getattr(import_module(f".{files[name]}", package), name)
         # Later look-ups find the value in the module.
         setattr(sys.modules[package], name, value)
         return value

@@ -13,39 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.contract import Autodiff, Backend, Draws, Interop, Kernels, Models, Modes, Tensors
-from ...backend.differences import SIGN_OF_ZERO, Difference, Differences, Mended, zeros
+from ...backend.contract import Autodiff, Backend, Draws, Kernels, Tensors, late
 from ...backend.emitted import Emitted
-from ...backend.guest import Guest
-from ...backend.guest import borrow_array as borrow
-from ...backend.guest import lend_array as lend
 from ...graph import ops
 from ...graph.ops.arrays import loops
 from ...graph.ops.numerics import RELEASE, as_numpy_dtype
 from ...graph.ops.table import Composed
 from ...graph.support.lazy_modules import imported_module
-from .eject import EJECTION
-from .function import ReferenceFunction, quiet, silent
+from .function import ReferenceFunction, quiet
 from .kernels import FAST
 
 Array = Any
-# NumPy's, which this backend calls, and SciPy's, which code for NumPy calls.
-MEASURED = "NumPy 2.4 and SciPy 1.17"
-KEPT: tuple[Difference, ...] = (
-    SIGN_OF_ZERO,
-    zeros("cumsum, logcumsumexp, log_sigmoid, elu, celu, selu, i1e"),
-)
-MENDED: tuple[Mended, ...] = (
-    Mended("scipy.special.psi", "float64", "38 % one float above -1: -5.5e15, where it is -9.0e15"),
-    Mended("scipy.special.gammaln", "all", "-inf at -inf; torch, jax and TensorFlow have inf"),
-    Mended("scipy.linalg.expm", "float64", "1,300 of the norm at a norm of 8"),
-    Mended("numpy.cumsum", "float16, bfloat16", "602 and 191 over 3,000 terms"),
-    Mended("numpy.prod", "bfloat16", "37 over 1,001 factors"),
-    Mended("numpy.cbrt", "float64", "2.5 eps on processors without AVX-512"),
-    Mended("numpy.quantile", "all", "NaN where the neighbors are infinite: [1, inf, inf]"),
-)
-DIFFERENCES = Differences(KEPT, MENDED, MEASURED)
-
+FEATURES = f"{__package__}.features"
 OPS = {
     op: op.numpy.function if isinstance(op.numpy, Composed) else op.numpy
     for op in ops.CALLABLE_OPS
@@ -91,16 +70,6 @@ def refuse(kind: type) -> str | None:
     if numpy_ma is not None and issubclass(kind, numpy_ma.MaskedArray):
         return "its mask would be lost; give x.filled(0.0), and multiply by the mask yourself"
     return None
-
-
-def is_operation(selector: Any) -> bool:
-    module = getattr(selector, "__module__", None) or type(selector).__module__
-    return callable(selector) and str(module).partition(".")[0] == "numpy"
-
-
-def bridge(foreign: Guest, tensors: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return the outputs of what runs in another framework; NumPy takes no gradients."""
-    return tuple(borrow(y, own=True) for y in foreign.run([lend(x) for x in tensors]))
 
 
 def unpack_bits(bits: Any, like: Any) -> Any:
@@ -220,16 +189,9 @@ backend = Backend(
         watches_outputs=False,
     ),
     draws=Draws(replays=True),  # none of NumPy's own draws are captured
-    interop=Interop(lend=lend, borrow=borrow, outside=silent, bridge=bridge),
-    models=Models(is_operation=is_operation),
-    modes=Modes(
-        lacks={
-            "jvp": "NumPy has no forward mode; xg.jvp captures what it is given",
-            "checkpoints": "NumPy has no checkpoints",
-            "autocast": "NumPy has no autocast",
-            "kept": "what is kept on NumPy multigrad itself has chosen",
-        }
-    ),
-    differences=DIFFERENCES,
-    ejection=EJECTION,
+    interop=late(f"{FEATURES}:INTEROP"),
+    models=late(f"{FEATURES}:MODELS"),
+    modes=late(f"{FEATURES}:MODES"),
+    differences=late(f"{FEATURES}:DIFFERENCES"),
+    ejection=late(f"{__package__}.eject:EJECTION"),
 )

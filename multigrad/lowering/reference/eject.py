@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.contract import Ejection
 from ...backend.emitted import Emitted, find_like
+from ...backend.features import Ejection
 from ...graph import ops, random
 from ...graph.ir.types import T, Type
 from ...graph.ops import numerics
