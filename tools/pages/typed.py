@@ -53,7 +53,7 @@ RECORDED = """from typing import Any, TypeAlias, TypeVar, overload
 
 from ..axes import Axis
 
-def define(namespace: dict[str, Any], rows: Any) -> None: ...
+def define(namespace: dict[str, Any], fits: Any) -> Any: ...
 """
 NAMESPACE = """from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar

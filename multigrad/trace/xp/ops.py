@@ -1,5 +1,5 @@
-"""The functions of `xg.xp` that record one op each, made at import from the rows of the op table;
-see `all.py`. `python tools/write_sources.py` writes `ops.pyi` for type checkers.
+"""The functions of `xg.xp` that record one op each, made from the rows of the op table as each is
+first asked for; see `all.py`. `python tools/write_sources.py` writes `ops.pyi` for type checkers.
 
 A template is the code of all functions with as many operands and attributes. Each function gets
 that code with its own names, as if it were written out: a call costs the same, and Python's
@@ -9,13 +9,12 @@ messages about wrong arguments name the function and its parameters.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 from ...graph import ops as op_table
 from ...graph.ir.op import REQUIRED, Op
-from ...graph.ops import CALLABLE_OPS
 from ...graph.ops.attributes import ANYTHING as AS_GIVEN
 from ..axes import Axis, axes_of, one_axis
 from ..trace import apply
@@ -75,15 +74,27 @@ ARRAY = re.compile(r"\[(?:[^][]|\[[^][]*\])*\]")
 MOST_CHARACTERS = 88  # of a line of code in an example
 
 
-def define(namespace: dict[str, Any], rows: Iterable[Op]) -> None:
-    """Put the functions of rows into a module's namespace, and their names into its `__all__`."""
+def define(namespace: dict[str, Any], fits: Callable[[Op], bool]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module, which makes the function of a row that fits."""
     namespace.update(GLOBALS)
-    examples = {line.partition("(")[0]: line for line in EXAMPLES.splitlines()}
-    functions = {row.in_xp: make(row, namespace, examples.get(row.in_xp, "")) for row in rows}
-    namespace.update(functions, __all__=list(functions))
+
+    def get_name(name: str) -> Any:
+        rows = op_table.CORE_OPS
+        if name == "__all__":
+            namespace[name] = [row.in_xp for row in op_table.CALLABLE_OPS if fits(row)]
+            return namespace[name]
+        while (row := {each.in_xp: each for each in rows if fits(each)}.get(name)) is None:
+            # The other ops are loaded only for the name of one.
+            if name.startswith("_") or rows is op_table.CALLABLE_OPS:
+                raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
+            rows = op_table.CALLABLE_OPS
+        namespace[name] = make(row, namespace)
+        return namespace[name]
+
+    return get_name
 
 
-def make(row: Op, namespace: dict[str, Any], example: str) -> FunctionType:
+def make(row: Op, namespace: dict[str, Any]) -> FunctionType:
     """Return the function that records an op; one for VJPs takes the graph's attributes."""
     name, operands, attrs = row.in_xp, row.operands, row.attrs
     rules = [AS_GIVEN] * len(attrs) if row.in_vjps else attrs.values()
@@ -106,6 +117,7 @@ def make(row: Op, namespace: dict[str, Any], example: str) -> FunctionType:
     types.update(zip(attrs, [rule.annotation for rule in rules], strict=True))
     function.__annotations__ = {**types, "return": "Tensor"}
     function.__doc__ = row.doc
+    example = next((each for each in EXAMPLES.splitlines() if each.startswith(f"{name}(")), "")
     if example:
         doctest = as_doctest(example).replace("\n", "\n        ")
         function.__doc__ += f"\n\n    Examples:\n        {doctest}\n    "
@@ -125,4 +137,8 @@ def as_doctest(example: str) -> str:
     return f">>> {code}\n{result}"
 
 
-define(globals(), (row for row in CALLABLE_OPS if not row.composed and not row.in_vjps))
+def is_recorded(row: Op) -> bool:
+    return not row.composed and not row.in_vjps
+
+
+__getattr__ = define(globals(), is_recorded)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 from ..axes import Axis
 
-def define(namespace: dict[str, Any], rows: Any) -> None: ...
+def define(namespace: dict[str, Any], fits: Any) -> Any: ...
 
 T = TypeVar("T")  # noqa: PYI001
 Tensor: TypeAlias = Any

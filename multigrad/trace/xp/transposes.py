@@ -6,7 +6,8 @@ for type checkers.
 
 from __future__ import annotations
 
-from ...graph.ops import CALLABLE_OPS
+from operator import attrgetter
+
 from .ops import define
 
-define(globals(), (row for row in CALLABLE_OPS if row.in_vjps))
+__getattr__ = define(globals(), attrgetter("in_vjps"))
