@@ -6,6 +6,8 @@ A lowered rule or function becomes a `torch.autograd.Function`: `attach` renders
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -27,12 +29,16 @@ from multigrad.backend import (
 )
 from multigrad.graph.support.lazy_modules import late_function, late_value
 
-from . import differences, distributed, dtensors, dynamo, eject, state
+from . import differences, distributed, dynamo, eject, state
 from .attach import attach, host, modes, render, vjp
 from .compile import checkpoint_regions, dynamo_guards, readers
 from .kernels import elementwise, exact, fast, masks, ops, random
 
 __all__ = ["backend"]
+
+
+if find_spec(f"{__name__}.engine") is not None:  # the core does without it
+    import_module(f"{__name__}.engine")
 
 
 def is_model(value: Any) -> bool:
@@ -77,7 +83,7 @@ backend = Backend(
         call=attach.call,
         attach=late_function("multigrad_torch.attach.as_written:attach"),
         bind=attach.bind,
-        around_bare=dtensors.around_bare,
+        around_bare=attach.around_bare,
         many=late_function("multigrad_torch.kernels.gradient_lists:many"),
         vjp=vjp.vjp,
         vmap=torch.func.vmap,

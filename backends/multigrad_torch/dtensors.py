@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from multigrad.errors import GradientError, UnsupportedOp
 from multigrad.graph.ir.types import INPUT_SHAPE
 
-from .state import KINDS, is_distributed
+from .state import is_distributed
 from .versions import DTENSORS
 
 if TYPE_CHECKING:
@@ -272,18 +272,14 @@ def everywhere(x: Any, mesh: Any) -> Any:
     return tensors.DTensor.from_local(x, mesh, [replicate()] * mesh.ndim, run_check=False)
 
 
-def around_bare(function: Callable[..., Tensor], elementwise: bool) -> Callable[..., Tensor]:
-    """Wrap an emitted bare rule so that it runs on DTensors too."""
+def run_bare_distributed(
+    function: Callable[..., Tensor], elementwise: bool, grad_out: Tensor, values: tuple[Any, ...]
+) -> Tensor:
+    """Apply an emitted bare rule to a gradient that is a DTensor."""
     subject = f"rule {function.__name__!r}"
-
-    def run(grad_out: Tensor, *args: Any) -> Tensor:
-        if type(grad_out) in KINDS or not is_distributed(grad_out):
-            return function(grad_out, *args)
-        refuse_partial(subject, grad_out, "a gradient")
-        tensors = (grad_out, *(x for x in args if is_distributed(x)))
-        if elementwise and have_one_layout(tensors):
-            return from_parts(function(*map(to_parts, (grad_out, *args))), grad_out)
-        with OnDistributed(subject):
-            return lay_out(function(grad_out, *args), layout_of(grad_out))
-
-    return run
+    refuse_partial(subject, grad_out, "a gradient")
+    tensors = (grad_out, *(x for x in values if is_distributed(x)))
+    if elementwise and have_one_layout(tensors):
+        return from_parts(function(*map(to_parts, (grad_out, *values))), grad_out)
+    with OnDistributed(subject):
+        return lay_out(function(grad_out, *values), layout_of(grad_out))

@@ -8,14 +8,15 @@ A Function is emitted as two classes (`render.py`), in this file `native` and `n
 
 The life of a class: lowering compiles its source. `finish` sets its attributes, once. `call` or
 `bind` reads them into the closure that users' calls run, so they are fixed from then on. Calls fill
-what `finish` left empty: `constants` and `fusing` remember the previous call, the first call on a
+what `finish` left empty: `constants` and `large` remember the previous call, the first call on a
 DTensor sets `elementwise` and `whole`.
 """
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,16 +26,18 @@ from torch.autograd import Function, forward_ad
 
 from multigrad.backend.emitted import find_like
 from multigrad.errors import GradientError, UnsupportedOp, as_class
+from multigrad.graph.support.params import in_process
+from multigrad.graph.support.provided import provided
 from multigrad.trace.assertions import FORWARD_MODE, ORDERS
 
 from .. import dynamo
-from ..dtensors import is_distributed, run_distributed
 from ..state import (
     BATCHED,
     KINDS,
     Like,
     count_modes,
     eager_of,
+    is_distributed,
     is_included,
     outside_autocast,
     pack_late,
@@ -43,7 +46,6 @@ from ..state import (
     transforms_active,
 )
 from ..versions import keeps_graph, top_hooks
-from .fusing.dispatch import Fusing
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
@@ -53,6 +55,10 @@ Tensor: TypeAlias = torch.Tensor
 CONSTANT_DTYPES = (torch.float32, torch.float64)
 CPU = torch.device("cpu")
 BIG = 1e38  # well below the largest float32
+DISTRIBUTED = (
+    "{} got a DTensor, which needs multigrad's engine; this installation leaves it out: install "
+    "multigrad-rules whole"
+)
 MOST_PREPARED = 256  # calls whose numbers stay prepared; then they are prepared anew
 
 
@@ -65,7 +71,7 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
         tensors: how many of the arguments are tensors.
         prepare, constants: the emitted function that prepares numbers, and its `PreparedNumbers`;
             None if its code takes the numbers themselves.
-        fusing: the state of its fused kernels (`fusing/dispatch.py`).
+        large: its `LargeCalls`.
         elementwise, whole: for DTensors; None until `run_distributed` (dtensors.py) sets them.
     """
     name = emitted.names.identifier
@@ -91,7 +97,7 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     native.emitted, native.subject = emitted, emitted.origin.name
     native.tensors = len(emitted.names.inputs)
     native.elementwise = native.whole = None
-    native.fusing = Fusing(native)  # reads `emitted`
+    native.large = LargeCalls(native)  # reads `emitted`
     # `backward()` may be called inside compiled code.
     for cls in {native, native.eager}:
         cls.backward = staticmethod(dynamo.apart(cls.backward))
@@ -117,7 +123,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     if emitted.origin.is_rule:
         anywhere = with_trace_warning(native, anywhere)
     count, fast_prepared = len(emitted.names.inputs), fast
-    prepare, fusing = native.prepare, native.fusing
+    prepare, large = native.prepare, native.large
     if prepare is not None:
         constants = native.constants
         position, prepared_for = constants.like, constants.of
@@ -129,8 +135,8 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     def apply_one(x: Tensor, *values: Any) -> Any:
         is_special = type(x) not in KINDS or transforms_active() or count_modes()
         is_special = is_special or tracing_state() is not None or forward_ad._current_level >= 0
-        if not is_special and x.numel() >= fusing.least:
-            return fusing.apply((x,), values)
+        if not is_special and x.numel() >= large.least:
+            return large.apply((x,), values)
         return (anywhere if is_special else fast)(x, *values)
 
     # One tensor, and prepared numbers: every application of an activation comes here.
@@ -140,8 +146,8 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
             return anywhere(x, *values)
         if tracing_state() is not None or forward_ad._current_level >= 0:
             return anywhere(x, *values)
-        if x.numel() >= fusing.least:
-            return fusing.apply((x,), values)
+        if x.numel() >= large.least:
+            return large.apply((x,), values)
         # First what `PreparedNumbers.of` gave last: a look-up in a table would take longer.
         for value in values:
             if type(value) is not float:
@@ -158,8 +164,8 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
         # A loop takes half the time that a set of their types takes.
         for x in tensors:
             is_special = is_special or type(x) not in KINDS
-        if not is_special and tensors[0].numel() >= fusing.least:
-            return fusing.apply(tensors, args[count:])
+        if not is_special and tensors[0].numel() >= large.least:
+            return large.apply(tensors, args[count:])
         return (anywhere if is_special else fast_prepared)(*args)
 
     if count > 1:
@@ -288,6 +294,77 @@ def wrapping(x: Tensor, literals: Collection[Any] = ()) -> Callable[[Any], Any]:
 
 def as_number(value: Any) -> Any:
     return value
+
+
+# --- large tensors, and tensors on many devices ---------------------------------------------------
+# Number of elements from which kernels pay, by kind of device: measured, see docs/fused.md.
+# Python takes longer to call a kernel than plain code. On a GPU, which works meanwhile, the work
+# has to take longer than that.
+LARGE = {"cpu": 1 << 19, "cuda": 1 << 24}
+
+
+class LargeCalls:
+    """Calls on large tensors, which fused kernels may serve.
+
+    Attributes:
+        least: the number of elements from which a call is one.
+        waits: whether the first call waits for the compiler.
+        apply: `apply(tensors, values)`; the first call replaces it.
+    """
+
+    __slots__ = ("apply", "least", "native", "waits")
+
+    def __init__(self, native: Any) -> None:
+        origin = native.emitted.origin
+        fused = in_process(origin.fused)
+        if origin.graphs is None and fused is not True:
+            fused = False
+        self.native, self.waits = native, fused is True
+        self.least = 0 if self.waits else min(LARGE.values()) if fused else sys.maxsize
+        self.apply: Callable[..., Any] = self.begin
+
+    def begin(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> Any:
+        self.apply = begin_fusing(self.native, self.waits)
+        return self.apply(tensors, values)
+
+
+@provided
+def begin_fusing(native: Any, waits: bool) -> Callable[..., Any]:
+    """Return what applies a Function to large tensors: its plain code."""
+    return partial(apply_plainly, native)
+
+
+def apply_plainly(native: Any, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> Any:
+    if native.prepare is not None:
+        values = (native.constants.of(tensors[native.constants.like], values),)
+    return eager_of(native)(*tensors, *values)
+
+
+@provided
+def run_distributed(
+    native: Any, tensors: Sequence[Tensor], values: tuple[Any, ...], local: Callable[..., Any]
+) -> Any:
+    """Apply a class to tensors, one of which is a DTensor."""
+    raise UnsupportedOp(DISTRIBUTED.format(native.subject))
+
+
+@provided
+def run_bare_distributed(
+    function: Callable[..., Tensor], elementwise: bool, grad_out: Tensor, values: tuple[Any, ...]
+) -> Tensor:
+    """Apply an emitted bare rule to a gradient that is a DTensor."""
+    raise UnsupportedOp(DISTRIBUTED.format(function.__name__))
+
+
+def around_bare(function: Callable[..., Tensor], elementwise: bool) -> Callable[..., Tensor]:
+    """Wrap an emitted bare rule so that it runs on DTensors too."""
+
+    def run(grad_out: Tensor, *args: Any) -> Tensor:
+        if type(grad_out) in KINDS or not is_distributed(grad_out):
+            return function(grad_out, *args)
+        return run_bare_distributed(function, elementwise, grad_out, args)
+
+    return run
 
 
 # --- what is in force around a call ---------------------------------------------------------------

@@ -227,10 +227,10 @@ def test_threads_share_kernels() -> None:
 def test_auto_runs_plain_code_while_the_kernel_compiles_and_then_the_kernel(
     device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from multigrad_torch.attach.fusing import dispatch
+    from multigrad_torch.attach import attach
 
     count = 5000
-    monkeypatch.setattr(dispatch, "LARGE", {device.type: count})
+    monkeypatch.setattr(attach, "LARGE", {device.type: count})
     rule = xg.get("rectangular").copy(name=f"automatic_on_{device.type}")
     act = xg.activation("Heaviside", rule)
     small = torch.randn(100, device=device, requires_grad=True)

@@ -477,9 +477,10 @@ def test_transforms_and_checkpoints_take_plain_code_and_autocast_what_else_runs(
 def test_auto_uses_kernels_for_large_tensors_after_some_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from multigrad_torch.attach import attach
     from multigrad_torch.attach.fusing import dispatch
 
-    monkeypatch.setitem(dispatch.LARGE, Place.device.type, 1000)
+    monkeypatch.setitem(attach.LARGE, Place.device.type, 1000)
     kernels = []
     find = dispatch.Fusing.kernels_for
     monkeypatch.setattr(

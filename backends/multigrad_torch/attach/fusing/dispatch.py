@@ -28,12 +28,12 @@ from multigrad.graph.support.params import (
     CannotFuseError,
     KernelLayout,
     NothingToFuseError,
-    in_process,
 )
 from multigrad.graph.support.threads import make_lock
 
-from ...state import eager_of, is_memory
+from ...state import is_memory
 from ...versions import top_hooks
+from .. import attach
 
 if TYPE_CHECKING:
     from .fused import CompiledKernels, KernelCall
@@ -41,13 +41,8 @@ if TYPE_CHECKING:
 Tensor: TypeAlias = torch.Tensor
 # What kernels are specialized for: dtype, kind of device, and each tensor's layout.
 Kind: TypeAlias = tuple[torch.dtype, str, tuple[KernelLayout, ...]]
-# Number of elements from which kernels pay, by kind of device: measured, see docs/fused.md.
-# Python takes longer to call a kernel than plain code. On a GPU, which works meanwhile, the work
-# has to take longer than that.
-LARGE = {"cpu": 1 << 19, "cuda": 1 << 24}
 FLOATS = {float}
 FIRST = 3  # large calls that run unfused before a compiler starts
-NEVER = sys.maxsize
 _lock = make_lock()
 
 
@@ -55,23 +50,17 @@ class Fusing:
     """The state of a Function's fused kernels.
 
     Attributes:
-        least: the number of elements from which a call considers kernels.
         waits: whether the first call waits for the compiler, and warns if there is no kernel.
         kernels: by kind of tensors; None while they are compiled, or if there are none.
         calls: how many calls of a kind have run unfused, before a compiler starts.
         known: the previous call.
     """
 
-    __slots__ = ("calls", "is_warned", "kernels", "known", "least", "native", "waits")
+    __slots__ = ("calls", "is_warned", "kernels", "known", "native", "waits")
 
-    def __init__(self, native: Any) -> None:
-        emitted = native.emitted
-        fused = in_process(emitted.origin.fused)
-        if emitted.origin.graphs is None and fused is not True:
-            fused = False
+    def __init__(self, native: Any, waits: bool) -> None:
         self.native = native
-        self.waits = fused is True
-        self.least = 0 if self.waits else min(LARGE.values()) if fused else NEVER
+        self.waits = waits
         self.kernels: dict[Kind, CompiledKernels | None] = {}
         self.calls: dict[Kind, int] = {}
         self.is_warned = False
@@ -86,11 +75,7 @@ class Fusing:
         if pair is not None:
             kernels, call = pair
             return kernels.apply(*tensors, call)
-        native = self.native
-        arguments = values
-        if native.prepare is not None:
-            arguments = (native.constants.of(tensors[native.constants.like], values),)
-        return eager_of(native)(*tensors, *arguments)
+        return attach.apply_plainly(self.native, tensors, values)
 
     def fit(
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]
@@ -122,10 +107,10 @@ class Fusing:
         """Return the result of `fit` if tensors or values differ from the previous call's."""
         x = tensors[0]
         device = x.device
-        if device.type not in LARGE:
+        if device.type not in attach.LARGE:
             self.warn(f"a tensor on {device}")
             return None
-        is_small = x.numel() < LARGE[device.type]
+        is_small = x.numel() < attach.LARGE[device.type]
         if not self.waits and (is_small or read_setting() not in ("auto", "on")):
             return None
         if torch.is_autocast_enabled(device.type):
@@ -229,6 +214,11 @@ class Fusing:
                 RuntimeWarning,
                 stacklevel=depth_of_call(),
             )
+
+
+def begin_fusing(native: Any, waits: bool) -> Callable[..., Any]:
+    """Return what applies a Function to large tensors, by kernels as soon as there are some."""
+    return Fusing(native, waits).apply
 
 
 def is_recorded(x: Tensor) -> bool:
