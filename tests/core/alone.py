@@ -64,6 +64,7 @@ def copy_core(folder: Path, backend: str, core: set[str]) -> None:
     for name in packages if backend != "numpy" else packages[:1]:
         shutil.copytree(ROOT / name, folder / name)
     shutil.copytree(HERE, folder / "tests/core")
+    shutil.copytree(HERE.parent / "support", folder / "tests/support")
     (folder / "tests/__init__.py").touch()
     for name, path in modules_in(folder).items():
         is_package = path.name == "__init__.py" and any(

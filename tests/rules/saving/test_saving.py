@@ -272,3 +272,15 @@ def test_loaded_rules_compile(backend: Any, is_ours: bool) -> None:
     traced = Traced(backend, act, is_ours)
     expected = xg.get("arctan")(None, np.ones_like(X), X)
     np.testing.assert_allclose(traced.gradient(X), expected, rtol=1e-6)
+
+
+def test_what_a_composition_binds_reaches_its_parts_in_a_document(backend: Any) -> None:
+    def repeated(ctx: Any, grad_out: Any, tin: Any, n: int = 3, width: float = 1.0) -> Any:
+        for _ in range(n if width < 2 else n + 1):
+            grad_out = grad_out * 0.5
+        return grad_out
+
+    inner = xg.compose("scale", repeated).with_params(n=1)
+    rule = xg.from_dict(xg.compose(inner, "straight_through").with_params(width=3.0).to_dict())
+    found = rule(None, backend.array(G), backend.array(X), s=8.0)
+    np.testing.assert_array_equal(backend.numpy(found), G * 2)

@@ -38,7 +38,6 @@ def test_parts_are_applied_first_to_last(backend: Any) -> None:
     np.testing.assert_array_equal(run(backend, xg.compose(times, shift)), G * 10 + 1)
 
 
-@pytest.mark.backends("torch", "jax", "tensorflow")
 def test_composed_rule_acts_under_an_activation(backend: Any) -> None:
     rule = xg.compose("clip_norm", "rectangular", times)
     wanted = G / np.linalg.norm(G) * (np.abs(X) <= 0.5) * 2
@@ -143,14 +142,12 @@ def test_name_inside_is_looked_up_when_it_is_used(backend: Any) -> None:
 
 def test_rule_entered_before_an_override_stays_what_it_was(backend: Any) -> None:
     xg.register("mine")(shift)
-    rule, gradient = xg.compose("mine", times), backend.array(G)
+    rule, act = xg.compose("mine", times), xg.activation("Linear")
     with xg.use(rule):
         xg.register("mine", override=True)(greedy)
-        before = backend.numpy(xg.apply_to_gradients(gradient))  # captured only now
+        np.testing.assert_array_equal(backend.vjp(act, X, G)[1], (G + 1) * 10)  # captured only now
     with xg.use(rule):
-        after = backend.numpy(xg.apply_to_gradients(gradient))
-    np.testing.assert_array_equal(before, (G + 1) * 10)
-    np.testing.assert_array_equal(after, G * 10)
+        np.testing.assert_array_equal(backend.vjp(act, X, G)[1], G * 10)
 
 
 def test_single_part_is_that_part(backend: Any) -> None:
@@ -181,8 +178,7 @@ def test_parts_draw_different_numbers_from_one_key(backend: Any) -> None:
     assert abs(np.corrcoef(u, second)[0, 1]) < 0.2
 
 
-@pytest.mark.parametrize("way", ["with_params", "document"])
-def test_what_a_composition_binds_reaches_the_graphs_of_its_parts(backend: Any, way: str) -> None:
+def test_what_a_composition_binds_reaches_the_graphs_of_its_parts(backend: Any) -> None:
     def repeated(ctx: Any, grad_out: Any, tin: Any, n: int = 3, width: float = 1.0) -> Any:
         for _ in range(n if width < 2 else n + 1):
             grad_out = grad_out * 0.5
@@ -190,5 +186,4 @@ def test_what_a_composition_binds_reaches_the_graphs_of_its_parts(backend: Any, 
 
     inner = xg.compose("scale", repeated).with_params(n=1)
     rule = xg.compose(inner, "straight_through").with_params(width=3.0)
-    rule = xg.from_dict(rule.to_dict()) if way == "document" else rule
     np.testing.assert_array_equal(run(backend, rule, s=8.0), G * 2)
