@@ -19,12 +19,17 @@ from multigrad.backend import (
 )
 from multigrad.graph.support.lazy_modules import late_function, late_value
 
-from . import compile, differences, distributed, eject, recomputed_regions
+from . import compile, differences, eject, recomputed_regions, replicas
 from .attach import host, render, vjp
 from .kernels import exact, ops, random
 
 __all__ = ["backend"]
 
+# The modes that TensorFlow lacks, with the reason.
+LACKS = {
+    "autocast": "TensorFlow has no autocast: layers of Keras choose their dtypes",
+    "kept": "a backward is a closure, which holds what it reads",
+}
 
 backend = Backend(
     name="tensorflow",
@@ -53,15 +58,15 @@ backend = Backend(
         render=render.render,
         finish=render.finish,
         call=render.call,
-        attach=host.attach,
-        many=vjp.many,
+        attach=late_function("multigrad_tensorflow.attach.as_written:attach"),
+        many=late_function("multigrad_tensorflow.attach.modes:many"),
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
         refuse_gradient=vjp.refuse_gradient,
         namespace=render.NAMESPACE,
         keeps_float_derivatives=True,
         joins_loops=True,
-        isolate=host.isolate,
+        isolate=late_function("multigrad_tensorflow.attach.isolation:isolate"),
     ),
     draws=Draws(
         draw_key=random.draw_key,
@@ -69,7 +74,7 @@ backend = Backend(
         key_pair=random.key_pair,
     ),
     compiler=Compiler(
-        jit=compile.jit,
+        jit=late_function("multigrad_tensorflow.jit:jit"),
         read_activation=(recomputed_regions.READER,),
         on_enter=compile.on_enter,
         on_read=compile.on_read,
@@ -82,9 +87,9 @@ backend = Backend(
         recall=recomputed_regions.recall,
     ),
     interop=Interop(
-        lend=host.lend,
-        borrow=host.borrow,
-        bridge=host.bridge,
+        lend=late_function("multigrad_tensorflow.attach.guests:lend"),
+        borrow=late_function("multigrad_tensorflow.attach.guests:borrow"),
+        bridge=late_function("multigrad_tensorflow.attach.guests:bridge"),
     ),
     imports=Imports(
         dialect=late_value("multigrad_tensorflow.dialect.table:DIALECT"),
@@ -96,14 +101,16 @@ backend = Backend(
         kept_by_call=late_function("multigrad_tensorflow.models:kept_by_call"),
     ),
     modes=Modes(
-        jvp=vjp.jvp,
-        checkpoints={"tf.recompute_grad": vjp.checkpointed},
-        mapped=vjp.mapped,
+        jvp=late_function("multigrad_tensorflow.attach.modes:jvp"),
+        checkpoints={
+            "tf.recompute_grad": late_function("multigrad_tensorflow.attach.modes:checkpointed")
+        },
+        mapped=late_function("multigrad_tensorflow.attach.modes:mapped"),
         whole=tf.function,
-        seed=vjp.set_seed,
-        lacks=vjp.LACKS,
+        seed=late_function("multigrad_tensorflow.attach.modes:set_seed"),
+        lacks=LACKS,
     ),
-    ranks=Ranks(group=distributed.rank_group),
+    ranks=Ranks(group=replicas.rank_group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )

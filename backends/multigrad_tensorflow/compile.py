@@ -1,4 +1,4 @@
-"""A check in every traced graph of `tf.function`, and `xg.jit`, which needs none.
+"""A check in every traced graph of `tf.function`; `jit.py` has `xg.jit`, which needs none.
 
 A tf.function's cache cannot be keyed from outside. So each graph that depends on the rule in force
 around it, or on the meaning of a name, captures a value, whose type is `CheckSpec`. While the graph
@@ -17,23 +17,18 @@ from traceback import walk_stack
 from typing import Any, TypeAlias
 
 import tensorflow as tf
-from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.core import config as autograph
-from tensorflow.python.autograph.core.converter import ConversionOptions
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 from tensorflow.python.saved_model import save_context
 
-from multigrad.backend import compilers
-from multigrad.backend.discovery import load_backend
 from multigrad.errors import StaleTraceError, TraceError
 from multigrad.rules.activation import Activation
-from multigrad.rules.context import CURRENT, ActiveRules
+from multigrad.rules.context import CURRENT
 from multigrad.trace.active_rules import Moving, NumberRead
 from multigrad.trace.lookups import Lookup
 
-from .kernels import random
 from .recomputed_regions import ENTRIES, RegionUse, of_first_run, regions_around
 
 Tensor: TypeAlias = tf.Tensor
@@ -251,89 +246,6 @@ def explain(holder: Any) -> str:
             f"which retraces, or {advice}"
         )
     return f"was traced before a layer in it was given another rule, function or backend: {advice}"
-
-
-def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-    """Return tf.function(fn), keyed by the rule in force, whose numbers are run-time arguments."""
-    keyed_call = compilers.key_runs(
-        fn, "tensorflow", functools.partial(_CompiledByTensorflow, fn, options)
-    )
-
-    @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        on_read(None)  # in a graph around this one the hidden arguments are constants
-        on_read(None, None, "params")
-        return keyed_call(*args, **kwargs)
-
-    return call
-
-
-class _CompiledByTensorflow(compilers.Run):
-    def __init__(
-        self, fn: Callable[..., Any], options: dict[str, Any], rules: Any, moving: Any, word: str
-    ) -> None:
-        options = dict(options)
-        converted_function = fn
-        if options.pop("autograph", True):  # AutoGraph sees the user's function, and not ours
-            status = ag_ctx.ControlStatusCtx(
-                ag_ctx.Status.ENABLED, ConversionOptions(recursive=True)
-            )
-            converted_function = tf.__internal__.autograph.tf_convert(fn, status)
-        super().__init__(converted_function, rules, moving, word)
-        self.applied = (0, 0)  # set by each trace
-        if options.get("input_signature") is not None:
-            specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self.hidden(rules)]
-            # the hidden numbers come first, so the user's signature is extended
-            options["input_signature"] = (specs, tuple(options["input_signature"]), {})
-
-        def run(hidden: Any, args: Any, kwargs: Any) -> Any:
-            hidden = list(hidden)
-            numbers = [hidden.pop() for _ in moving][::-1]
-            hidden_rules = _from_tensors(compilers.hide(rules), hidden)
-            result, self.applied = self.trace(hidden_rules, numbers, args, kwargs)
-            return result, tf.constant(self.applied) if any(self.applied) else None
-
-        self.run = tf.function(run, autograph=False, **options)
-
-    def hidden(self, rules: Any) -> list[Tensor]:
-        numbers = map(_as_number, self.numbers(load_backend("tensorflow")))
-        return [*_as_tensors(compilers.hide(rules)), *numbers]
-
-    def call(self, rules: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
-        hidden = self.hidden(rules)
-        with self.in_force(ActiveRules(token="xg.jit")):
-            result, applied = self.run(hidden, args, kwargs)
-        if applied is None:
-            return result, (0, 0)
-        # In an outer graph the number is symbolic, but there the last trace is this call's.
-        first, second = applied.numpy().tolist() if tf.executing_eagerly() else self.applied
-        return result, (first, second)
-
-
-def _as_tensors(hidden: tuple[Any, Any]) -> list[Tensor]:
-    tensors = []
-    for rule in hidden:
-        # in this order `_from_tensors` takes them back
-        tensors += map(_as_number, rule.values)
-        if rule.key is not None:
-            tensors += [random.key_words(rule.key), tf.cast(rule.count, tf.uint32)]
-    return tensors
-
-
-def _as_number(value: Any) -> Tensor:
-    if isinstance(value, float):
-        # faster than a conversion
-        return tf.constant(value, tf.float64)
-    return tf.convert_to_tensor(value)
-
-
-def _from_tensors(hidden: tuple[Any, Any], tensors: list[Tensor]) -> tuple[Any, Any]:
-    rules = []
-    for rule in hidden:
-        values = tuple(tensors.pop(0) for _ in rule.values)
-        key, count = (None, None) if rule.key is None else (tensors.pop(0), tensors.pop(0))
-        rules.append(compilers.Hidden(values, key, count))
-    return rules[0], rules[1]
 
 
 def forget_traces(variables: Iterable[Any]) -> None:
