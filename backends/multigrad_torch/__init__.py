@@ -5,44 +5,33 @@ A lowered rule or function becomes a `torch.autograd.Function`: `attach` renders
 
 from __future__ import annotations
 
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 
-from multigrad.backend import (
+from multigrad.backend.contract import (
     Autodiff,
     Backend,
     Casts,
     Compiler,
-    Draws,
-    Exports,
-    Imports,
-    Interop,
     Kernels,
-    Models,
-    Modes,
     Ranks,
     Tensors,
+    late,
 )
-from multigrad.graph.support.lazy_modules import late_function, late_value
+from multigrad.graph.support.lazy_modules import late_function
 
-from . import differences, distributed, dynamo, eject, state
-from .attach import attach, host, modes, render, vjp
+from . import dynamo, state
+from .attach import attach, host, render, vjp
 from .compile import checkpoint_regions, dynamo_guards, readers
-from .kernels import elementwise, exact, fast, masks, ops, random
+from .kernels import elementwise, exact, fast, masks, ops
 
 __all__ = ["backend"]
 
 
 if find_spec(f"{__name__}.engine") is not None:  # the core does without it
     import_module(f"{__name__}.engine")
-
-
-def is_model(value: Any) -> bool:
-    return isinstance(value, torch.nn.Module)
 
 
 backend = Backend(
@@ -102,12 +91,7 @@ backend = Backend(
         notes_shapes=True,
         isolate=late_function("multigrad_torch.attach.isolation:isolate"),
     ),
-    draws=Draws(
-        draw_key=random.draw_key,
-        fold_in=random.fold_in,
-        key_pair=random.key_pair,
-        replays=True,
-    ),
+    draws=late("multigrad_torch.kernels.random:DRAWS"),
     compiler=Compiler(
         jit=late_function("multigrad_torch.compile.jit:jit"),
         is_exporting=readers.is_exporting,
@@ -123,49 +107,12 @@ backend = Backend(
         on_call=checkpoint_regions.on_call,
         on_draw=checkpoint_regions.on_draw,
     ),
-    interop=Interop(
-        lend=late_function("multigrad_torch.attach.guests:lend"),
-        borrow=late_function("multigrad_torch.attach.guests:borrow"),
-        outside=torch.no_grad(),  # so that autograd records nothing
-        bridge=late_function("multigrad_torch.attach.guests:bridge"),
-    ),
-    imports=Imports(
-        dialect=late_value("multigrad_torch.dialect.table:DIALECT"),
-        import_function=late_function("multigrad_torch.importers.custom_gradients:import_function"),
-        operators=late_function("multigrad_torch.importers.custom_gradients:operators"),
-        find_operator=late_function("multigrad_torch.importers.custom_gradients:find_operator"),
-        hook_params=late_function("multigrad_torch.hooks.param_hooks:hook_params"),
-    ),
-    models=Models(
-        is_model=is_model,
-        attach=late_function("multigrad_torch.models.attach:attach_rules"),
-        quantize=late_function("multigrad_torch.models.quantize:quantize_module"),
-        kept=late_function("multigrad_torch.models.layer_memory:kept_by_layers"),
-        kept_by_call=late_function("multigrad_torch.models.layer_memory:kept_by_call"),
-        override=late_function("multigrad_torch.models.override:override_calls"),
-        is_operation=late_function("multigrad_torch.models.operation_names:is_operation"),
-    ),
-    modes=Modes(
-        jvp=modes.jvp,
-        checkpoints={
-            "torch.utils.checkpoint": modes.checkpointed,
-            "torch.utils.checkpoint with use_reentrant=True": modes.reentrant,
-        },
-        mapped=modes.mapped,
-        whole=modes.whole,
-        # Compiled code may free what a second backward would read.
-        once=partial(vjp.vjp, again=False),
-        autocast=modes.autocast,
-        transforms=modes.TRANSFORMS,
-        drops=modes.drops,
-        kept=late_function("multigrad_torch.attach.kept_tensors:kept"),
-    ),
-    ranks=Ranks(group=distributed.rank_group),
-    differences=differences.DIFFERENCES,
-    ejection=eject.EJECTION,
-    exports=Exports(
-        programs={".pt2": late_function("multigrad_torch.export:write_program")},
-        functions={".onnx": late_function("multigrad_torch.export:write_onnx")},
-        register=late_function("multigrad_torch.export:register"),
-    ),
+    interop=late("multigrad_torch.features:INTEROP"),
+    imports=late("multigrad_torch.features:IMPORTS"),
+    models=late("multigrad_torch.features:MODELS"),
+    modes=late("multigrad_torch.attach.modes:MODES"),
+    ranks=Ranks(group=late_function("multigrad_torch.distributed:rank_group")),
+    differences=late("multigrad_torch.differences:DIFFERENCES"),
+    ejection=late("multigrad_torch.eject:EJECTION"),
+    exports=late("multigrad_torch.features:EXPORTS"),
 )

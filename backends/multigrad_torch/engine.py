@@ -1,10 +1,13 @@
-"""What stands above this package's core: for each function of the core that something above
-provides, its place.
+"""What stands above this package's core and registers with it: for each function of the core that
+something above provides, its place.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from multigrad.graph.support.provided import provide
+from multigrad.trace.ranks import CHECKED
 
 HERE = __name__.rpartition(".")[0]
 provide(
@@ -14,3 +17,5 @@ provide(
         f"{HERE}.attach.attach:run_distributed": f"{HERE}.dtensors:run_distributed",
     }
 )
+if CHECKED:  # it compares ranks before each step of an optimizer
+    import_module(f"{HERE}.distributed")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
-from multigrad.backend import GradientError
+from multigrad.backend.features import Modes
 from multigrad.backend.values import run_on_tensors_alone
+from multigrad.errors import GradientError
 
 from ..known_faults import COMPILED
+from .kept_tensors import kept
 from .vjp import as_leaf, custom_nodes, outside_inference, plain, vjp
 
 Tensor: TypeAlias = torch.Tensor
@@ -191,3 +193,20 @@ def drops(name: str) -> str:
     except Exception:  # noqa: BLE001  # torch refuses, or there is no such fault
         return ""
     return f"torch {torch.__version__} drops the backward of any Function under {name}"
+
+
+MODES = Modes(
+    jvp=jvp,
+    checkpoints={
+        "torch.utils.checkpoint": checkpointed,
+        "torch.utils.checkpoint with use_reentrant=True": reentrant,
+    },
+    mapped=mapped,
+    whole=whole,
+    # Compiled code may free what a second backward would read.
+    once=partial(vjp, again=False),
+    autocast=autocast,
+    transforms=TRANSFORMS,
+    drops=drops,
+    kept=kept,
+)

@@ -18,8 +18,8 @@ import torch.utils.checkpoint
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointFunction
 
-from multigrad.backend import Reader
 from multigrad.backend.compiler_events import show_tensors
+from multigrad.backend.contract import Reader
 from multigrad.graph.support.threads import set_within
 from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules

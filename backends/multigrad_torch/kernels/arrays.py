@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from multigrad.backend import namesakes, orderings, rows_of
+from multigrad.backend.rows import namesakes, orderings, rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import find_array
 from multigrad.graph.ir.op import Op

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from multigrad.backend import rows_of
+from multigrad.backend.rows import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.selection import LARGEST, MOST_IN_FLOAT8

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.backend import rows_of
+from multigrad.backend.rows import rows_of
 from multigrad.graph.passes.decisions import APART, NUMBER_OVER, ROUNDED, as_exact
 
 from . import elementwise

@@ -15,14 +15,16 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.backend import FastKernels, Pattern, kernel
 from multigrad.backend.rows import (
+    FastKernels,
+    Pattern,
     find_one_plus_square,
     find_scaled_quotient,
     is_number,
     is_tensor,
     is_whole_norm,
     is_zero,
+    kernel,
     square_products,
     take_norms_as_numbers,
     taking,

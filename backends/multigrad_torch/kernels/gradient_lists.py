@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.backend import kernel
-from multigrad.backend.rows import is_whole_norm
+from multigrad.backend.rows import is_whole_norm, kernel
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.ir.op import Op

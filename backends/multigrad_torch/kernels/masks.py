@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.backend import Pattern, kernel
-from multigrad.backend.rows import is_number, is_tensor, is_zero, taking
+from multigrad.backend.rows import Pattern, is_number, is_tensor, is_zero, kernel, taking
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Node, make_node
 from multigrad.graph.ir.op import Op

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from multigrad.backend import compositions
+from multigrad.backend.rows import compositions
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from multigrad.backend.contract import Draws
 from multigrad.errors import GradientError, RuleError, RuleValueError
 from multigrad.graph import random as core
 
@@ -411,3 +412,6 @@ def register_operators() -> None:
     tags = (torch.Tag.nondeterministic_seeded,)
     key_operator = custom_op("multigrad::draw_key", "() -> Tensor", tags)(draw_words)
     key_operator.register_fake(describe_drawn_key)
+
+
+DRAWS = Draws(draw_key=draw_key, fold_in=fold_in, key_pair=key_pair, replays=True)

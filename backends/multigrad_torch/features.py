@@ -1,0 +1,45 @@
+"""The groups of torch's `Backend` that serve what stands above the core; each function's module
+loads as it is called.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from multigrad.backend.features import Exports, Imports, Interop, Models
+from multigrad.graph.support.lazy_modules import late_function, late_value
+
+
+def is_model(value: Any) -> bool:
+    return isinstance(value, torch.nn.Module)
+
+
+INTEROP = Interop(
+    lend=late_function("multigrad_torch.attach.guests:lend"),
+    borrow=late_function("multigrad_torch.attach.guests:borrow"),
+    outside=torch.no_grad(),  # so that autograd records nothing
+    bridge=late_function("multigrad_torch.attach.guests:bridge"),
+)
+IMPORTS = Imports(
+    dialect=late_value("multigrad_torch.dialect.table:DIALECT"),
+    import_function=late_function("multigrad_torch.importers.custom_gradients:import_function"),
+    operators=late_function("multigrad_torch.importers.custom_gradients:operators"),
+    find_operator=late_function("multigrad_torch.importers.custom_gradients:find_operator"),
+    hook_params=late_function("multigrad_torch.hooks.param_hooks:hook_params"),
+)
+MODELS = Models(
+    is_model=is_model,
+    attach=late_function("multigrad_torch.models.attach:attach_rules"),
+    quantize=late_function("multigrad_torch.models.quantize:quantize_module"),
+    kept=late_function("multigrad_torch.models.layer_memory:kept_by_layers"),
+    kept_by_call=late_function("multigrad_torch.models.layer_memory:kept_by_call"),
+    override=late_function("multigrad_torch.models.override:override_calls"),
+    is_operation=late_function("multigrad_torch.models.operation_names:is_operation"),
+)
+EXPORTS = Exports(
+    programs={".pt2": late_function("multigrad_torch.export:write_program")},
+    functions={".onnx": late_function("multigrad_torch.export:write_onnx")},
+    register=late_function("multigrad_torch.export:register"),
+)
