@@ -12,6 +12,8 @@ provide(
         "multigrad.capture:check_dialect": "multigrad.capture.dialect:check_dialect",
         "multigrad.rules.model.rule:encode_rule": "multigrad.functions.documents.rules:encode_rule",
         "multigrad.rules.registry:chain": "multigrad.functions.chain:chain",
+        "multigrad.trace.derived.derivatives:find_scans": "multigrad.trace.derived.scans:Scans",
+        "multigrad.trace.python_protocols:asserted": "multigrad.trace.assertions:asserted",
         "multigrad.trace.xp.all:other_modules": "multigrad.trace.xp.others:other_modules",
     }
 )

@@ -28,8 +28,8 @@ from ..graph.ir.graph import ArrayValue, Graph, Location, Node, Region, count_us
 from ..graph.ir.types import BOOL, UNKNOWN, T, is_float
 from ..graph.ops.arrays.loops import OF_A_LOOP, key_of
 from ..graph.ops.results import OWNING
-from ..graph.passes.facts import assume_alike
 from ..graph.passes.simplify import is_elementwise, rebuild, scalar_function, symbol_function
+from ..graph.passes.turns import assume_alike
 from ..graph.support.class_bases import cached_property
 from .function_graph import PACK, UNPACK
 from .patterns import apply_patterns

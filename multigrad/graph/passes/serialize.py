@@ -45,6 +45,7 @@ from ..ir.types import (
 )
 from ..ops.attributes import REGION, is_name
 from ..ops.properties import LENGTH_BITS
+from .facts import draws
 from .simplify import constant
 from .verify import InvalidGraph, verify
 
@@ -288,19 +289,6 @@ def _result_type(op: Op, operands: list[Node], attrs: Mapping[str, Any], where: 
         return result(*(operand.type for operand in operands), **attrs)
     except (TypeError, ValueError) as error:
         fail(where, f"{op.name}: {error}")
-
-
-def draws(graph: Graph) -> dict[Node, int]:
-    """Return the keys from which a graph draws, each with its position in the order of draws."""
-    positions = {}
-    for node in graph.nodes:
-        if node.type != KEY:
-            continue
-        n = 0 if node.op is ops.INPUT else node.attr("n")
-        if (node.operands and node.operands[0].op is not ops.INPUT) or n > MOST_NODES:
-            fail(graph.name, "a draw's key is the key, or fold_in(key, n) with a small n")
-        positions[node] = n
-    return positions
 
 
 # --- bounds -------------------------------------------------------------------------------------

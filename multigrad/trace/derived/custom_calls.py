@@ -29,8 +29,8 @@ from ...graph.ir.graph import (
     regions_of,
 )
 from ...graph.ir.types import KEY, UNKNOWN, T, Type, is_float
+from ...graph.passes.facts import draws
 from ...graph.passes.residuals import marks
-from ...graph.passes.serialize import draws
 from ...graph.passes.simplify import rebuild, simplify, substitute
 from ...graph.support.threads import SERIALS
 from ..trace import Trace, Value, apply, made_in_memory

@@ -21,12 +21,12 @@ from ...graph.ops.properties import CONSTANT, LINEAR, ZERO, spread
 from ...graph.passes.facts import read_shapes_alone
 from ...graph.passes.residuals import by_value
 from ...graph.passes.simplify import simplify, substitute
+from ...graph.support.provided import provided
 from ...graph.support.threads import SERIALS
 from ..coercion import cast_node
 from ..trace import Trace, Value
 from ..xp import all as xp
 from .custom_calls import GradientCalls
-from .scans import Scans
 
 
 def pullback(forward: Graph, wrt: str = "tin") -> Graph:
@@ -84,14 +84,16 @@ def accumulate_all(
     # Dependence by shape alone carries no derivative.
     passing = [node for node in order if node.op is not ops.STOP_GRADIENT]
     active = dependents(passing, targets, by_value=True)
-    calls, scans = GradientCalls(trace, order), Scans(trace, order, accumulate_all)
+    calls = GradientCalls(trace, order)
+    has_scans = any(node.op.loop == "rows" for node in order)
+    scans = find_scans(trace, order, accumulate_all) if has_scans else None
     for node in reversed(order):
         if node not in active or node.op is ops.INPUT:
             continue
         shares: Sequence[Value | None]
         if node.op is ops.CALL:
             shares = calls.pull(node, known, active)
-        elif node.op is ops.SCAN:
+        elif scans is not None and node.op.loop == "rows":
             shares = scans.pull(node, known, active)
         elif node in known:
             shares = _pull_op(trace, node, known[node])
@@ -107,6 +109,16 @@ def accumulate_all(
                 )
             add(operand, _match(trace, share, operand))
     return [known.get(target) for target in targets]
+
+
+@provided
+def find_scans(trace: Trace, order: Sequence[Node], accumulate: Any) -> Any:
+    """Return what pulls the scans among nodes, each at the last of its results: the core has none.
+
+    Args:
+        accumulate: `accumulate_all`, for the turns.
+    """
+    return None
 
 
 def _pull_op(trace: Trace, node: Node, cotangent: Any) -> Sequence[Value | None]:

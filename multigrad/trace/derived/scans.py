@@ -24,9 +24,10 @@ from ...graph.ir.graph import Graph, Node, Region, dependents, derive_node, make
 from ...graph.ir.op import Op
 from ...graph.ir.types import BOOL, UNKNOWN, Type, is_float
 from ...graph.ops.arrays.loops import key_of
-from ...graph.passes.facts import drop_sums, find_alike, needed_shapes, shape_of_another
+from ...graph.passes.facts import needed_shapes
 from ...graph.passes.residuals import INFINITE, minimum_cut
 from ...graph.passes.simplify import simplify, substitute
+from ...graph.passes.turns import drop_sums, find_alike, shape_of_another
 from ..trace import NeedsConcrete, Trace, Value
 from ..xp import all as xp
 
