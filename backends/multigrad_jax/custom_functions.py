@@ -41,9 +41,9 @@ from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.residuals import by_value, unmarked
 from multigrad.graph.passes.simplify import substitute
 from multigrad.graph.support.trees import optree
-from multigrad.trace.assertions import UNDIFFERENTIATED
 from multigrad.trace.axes import known_shape
 from multigrad.trace.derived.derivatives import accumulate_all
+from multigrad.trace.limits import UNDIFFERENTIATED
 from multigrad.trace.trace import Trace, Value
 
 from .versions import primal_of, static_of, takes_symbolic_zeros

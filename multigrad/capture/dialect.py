@@ -23,7 +23,7 @@ from ..errors import NotProvenWarning, RuleTypeError, suggest
 from ..graph.ir.graph import Graph
 from ..graph.ir.types import INT64
 from ..graph.support.installed import find_points
-from ..trace.assertions import OWN
+from ..trace.source import OWN
 from ..trace.trace import Trace, Value
 
 Handler = Callable[..., Any]

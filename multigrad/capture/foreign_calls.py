@@ -31,10 +31,9 @@ from ..graph.ir.types import T
 from ..graph.passes.facts import BUFFERS
 from ..graph.support.threads import in_child, make_lock
 from ..graph.support.trees import optree
-from ..trace.assertions import OWN
 from ..trace.axes import ask_for
 from ..trace.python_protocols import Pair
-from ..trace.source import UNDECIDED, Reading, is_lent, meet_numpy
+from ..trace.source import OWN, UNDECIDED, Reading, is_lent, meet_numpy
 from ..trace.trace import NeedsConcrete, Trace, Value, setting
 from ..trace.xp.shapes import stack
 from .dialect import Handler, OwnTrace, find_dialect, registered_dialects

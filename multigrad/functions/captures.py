@@ -27,9 +27,10 @@ from ..graph.ir.questions import crossing, note
 from ..graph.passes.facts import LIBRARY, Shapes, needed_shapes
 from ..graph.support.threads import build_once, set_within
 from ..graph.support.trees import optree
-from ..trace.assertions import ORDERS, is_caught
+from ..trace.assertions import is_caught
 from ..trace.derived.custom_calls import CustomCall, draw_in, record_call, replay
 from ..trace.identity import items_key
+from ..trace.limits import ORDERS
 from ..trace.lookups import is_read, look_up_all
 from ..trace.random_keys import KeySource
 from ..trace.trace import NeedsConcrete, Trace, Value

@@ -31,8 +31,8 @@ from ..graph.support.threads import build_once, set_within
 from ..graph.support.trees import optree
 from ..lowering.checks import find_lacking, refuse_lacking
 from ..lowering.lower import lower_graphs
-from ..trace.assertions import AUTOCAST
 from ..trace.identity import value_key
+from ..trace.limits import AUTOCAST
 from ..trace.random_keys import KeySource
 from .calls.arguments import (
     PLAIN,

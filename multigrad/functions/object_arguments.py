@@ -17,7 +17,7 @@ from ..capture.user_code.object_state import FilledCopy, held_by, read_state
 from ..graph.ir.types import is_float
 from ..graph.support.tensors import Tensor
 from ..graph.support.trees import optree
-from ..trace.assertions import NOTES
+from ..trace.limits import NOTES
 from ..trace.trace import Trace
 from .calls.arguments import flatten, owner_of, replace_at
 from .calls.parameters import Completion

@@ -1,4 +1,4 @@
-"""Assertions about values, which are assumed to hold; and what else a graph leaves out of its code.
+"""Assertions about values, which are assumed to hold.
 
 A symbolic value has no truth. Where code tests one, `find_assertion` reads the bytecode that
 follows the test. If one of the two branches only raises, the test is an assertion:
@@ -9,63 +9,22 @@ follows the test. If one of the two branches only raises, the test is an asserti
     if x.sum() < 0: return 0.0                  no assertion: both branches go on
 
 A branch whose exception is caught decides on more than raising, and is no assertion (`is_caught`).
-A capture notes each kind of omission in `Limits.omissions`; if one matters, the code itself runs
-(`functions.calls.decision`).
 """
 
 from __future__ import annotations
 
 import builtins
 import dis
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..graph.ir.graph import Location, Node
-
-# --- what a graph leaves out, by kind ------------------------------------------------------------
-
-ASSERTIONS = "what it asserts of values"
-AUTOCAST = "what it computes under autocast"
-BRANCHES = "the one way of several that it takes"
-FORWARD_MODE = "its own jvp, in forward mode"
-ORDERS = "the derivative of its backward"
-SHARED = "the memory that its results share"
-SPARSE = "what it does with a sparse gradient"
-NO_GRADIENTS = "the gradients that it leaves out where a cotangent is missing"
-STATE = "what its backward changes on ctx"
-TWICE = "the tensor that it returns twice"
-UNDIFFERENTIATED = "what it computes where nobody differentiates it"
-# Effects of the code, which a graph never has.
-NOTES = "the attributes that it sets"
-UPDATES = "the arguments that it updates in place"
-# Reasons for which there is no graph.
-MISSING = "another gradient where a cotangent is missing"
-
-
-class Assumption(NamedTuple):
-    """An assertion about a value: its expected truth, its place, and the exception it raises."""
-
-    node: Node
-    expected: bool
-    where: Location | None
-    kind: type[Exception]
-
-
-@dataclass(slots=True, eq=False)
-class Limits:
-    """The respects in which a capture's graph does not represent the code."""
-
-    assumed: list[Assumption] = field(default_factory=list)
-    omissions: dict[str, str] = field(default_factory=dict)  # what is left out: a kind, its words
-    branch_path: Any = None  # a `BranchPath`, if branches on values are recorded once per path
-    draws_of_one: int = 0  # the most draws of a function that it calls
-
+from .limits import ASSERTIONS, Assumption
+from .source import ENTRANCES, OWN
 
 # --- assertions, by the bytecode that follows a test ----------------------------------------------
-OWN = __name__.partition(".")[0]
 MOST_INSTRUCTIONS = 400  # of a branch that ends in `raise`
 # Names of instructions, of all versions of Python.
 SKIPPED = ("CACHE", "EXTENDED_ARG", "NOT_TAKEN")
@@ -89,9 +48,6 @@ PASSING = (
     "autocast", "catch_warnings", "device", "enable_grad", "errstate", "inference_mode", "no_grad",
     "nullcontext", "profile", "record_function", "set_grad_enabled",
 )  # fmt: skip
-# The code in which captures begin: frames outside it are not searched for handlers.
-ENTRANCES: set[CodeType] = set()
-
 
 # The expected truth of a test, and what is raised where it is otherwise.
 Assertion = tuple[bool, type[Exception]]
@@ -105,6 +61,33 @@ def find_assertion(frame: FrameType) -> Assertion | None:
     jump = _jump_after(frame, bool)
     assertion = None if jump is None else _assertion_at(*jump)
     return None if assertion is None or is_caught(frame) else assertion
+
+
+def asserted(value: Any, frame: FrameType) -> bool | None:
+    """Return the truth that the code at a frame asserts of a tensor, which is noted; None if it
+    asserts none.
+    """
+    assertion = find_assertion(frame)
+    if assertion is None:
+        return None
+    note_assertion(value, *assertion)
+    return assertion[0]
+
+
+def assume(value: Any) -> None:
+    """Assume that a tensor of one element is true, for a function that asserts it."""
+    # Else no proof finds test_what_is_caught_beyond_all_samples_is_no_assertion.
+    if is_caught(sys._getframe(1)):
+        raise value.trace.error("catches what is raised where a tensor is not true")
+    note_assertion(value, True, AssertionError)
+
+
+def note_assertion(value: Any, expected: bool, kind: type[Exception]) -> None:
+    """Note what code asserts of a value; a backward's is not checked, as it may never run."""
+    trace = value.trace
+    trace.omit(ASSERTIONS)
+    if not trace.backward.is_running:
+        trace.limits.assumed.append(Assumption(value.node, expected, trace.source.location(), kind))
 
 
 def _is_own(frame: FrameType) -> bool:

@@ -14,9 +14,8 @@ from typing import Any, ClassVar
 from ..errors import TraceError
 from ..graph import ops
 from ..graph.ir.graph import Node, walk
-from ..graph.ir.types import is_float
 from ..graph.passes.facts import needed_shapes, shape_fact
-from .assertions import ASSERTIONS, SPARSE, Assumption, find_assertion, is_caught
+from ..graph.support.provided import provided
 from .coercion import NeedsConcrete
 
 STANDARD = os.path.dirname(os.__file__)
@@ -62,74 +61,10 @@ def place_of(trace: Any) -> str:
     return trace.facts["device_type"]
 
 
-def gradient_of(value: Any) -> bool:
-    """Return whether a tensor requires a gradient; for arguments that is a fact of the capture."""
-    trace, node = value.trace, value.node
-    if not is_float(node.type):
-        return False
-    is_recorded = trace.backward.is_running or trace.kind == "function"  # a class's forward is not
-    if trace.kind == "rule" or (is_recorded and node.op is not ops.INPUT):
-        raise trace.error(
-            "asks whether a tensor that it computed requires a gradient, which is autograd's"
-        )
-    if node.op is not ops.INPUT:
-        return False
-    name = node.attr("name")
-    if trace.backward.is_running and name.startswith("grad_out"):
-        raise trace.error(
-            "asks whether the gradient itself requires one, which is known when it runs only"
-        )
-    return needs_gradient(trace, (name,))[0]
-
-
-def needs_gradient(trace: Any, names: tuple[str, ...]) -> tuple[bool, ...]:
-    facts = [f"gradient:{name}" for name in names]
-    missing = [fact for fact in facts if fact not in trace.facts]
-    if missing and not trace.facts.tell(missing):  # what was recorded so far is the same either way
-        raise NeedsConcrete(*missing)
-    return tuple(trace.facts[fact] for fact in facts)
-
-
-def refuse_other_layouts(value: Any) -> None:
-    """Refuse a question for the layout unless the arguments are dense, a fact of the capture."""
-    trace = value.trace
-    names = [node.attr("name") for node in walk((value.node,)) if node.op is ops.INPUT]
-    # Torch alone has sparse gradients.
-    if trace.kind == "imported function" and trace.backward.is_running:
-        trace.omit(SPARSE)
-        names = [name for name in names if not name.startswith("grad_out")]
-    if trace.kind == "rule" or any(name.startswith("grad_out") for name in names):
-        raise trace.error("asks for the layout of a tensor, which is known when it runs only")
-    facts = [f"strided:{name}" for name in names if name != "key"]
-    missing = [fact for fact in facts if fact not in trace.facts]
-    if missing:
-        raise NeedsConcrete(*missing)
-    if not all(trace.facts[fact] in (True, None) for fact in facts):
-        raise trace.error("asks for the layout of a sparse tensor, which is not captured")
-
-
-def is_dense(value: Any) -> bool:
-    """Return whether a tensor is contiguous. No value shows that, so that code which asks is
-    recorded with both answers, which must give the same graph.
-    """
-    value.trace.memory.is_asked = True
-    return value.trace.memory.is_dense
-
-
-def assume(value: Any) -> None:
-    """Assume that a tensor of one element is true, for a function that asserts it."""
-    # Else no proof finds test_what_is_caught_beyond_all_samples_is_no_assertion.
-    if is_caught(sys._getframe(1)):
-        raise value.trace.error("catches what is raised where a tensor is not true")
-    note_assertion(value, True, AssertionError)
-
-
-def note_assertion(value: Any, expected: bool, kind: type[Exception]) -> None:
-    """Note what code asserts of a value; a backward's is not checked, as it may never run."""
-    trace = value.trace
-    trace.omit(ASSERTIONS)
-    if not trace.backward.is_running:
-        trace.limits.assumed.append(Assumption(value.node, expected, trace.source.location(), kind))
+@provided
+def asserted(value: Answers, frame: FrameType) -> bool | None:
+    """Return the truth that the code at a frame asserts of a tensor: the core knows of none."""
+    return None
 
 
 class Pair:
@@ -156,10 +91,9 @@ class Answers:
 
     def __bool__(self) -> bool:
         if self.node.type.kind == "tensor":
-            assertion = find_assertion(sys._getframe(1))
-            if assertion is not None:
-                note_assertion(self, *assertion)
-                return assertion[0]
+            truth = asserted(self, sys._getframe(1))
+            if truth is not None:
+                return truth
             path = self.trace.limits.branch_path
             if path is not None and self.node.op is not ops.CONST:
                 decision = path.decide(self, partial(self._refusal, *BRANCHES))

@@ -18,6 +18,9 @@ from ..graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from .coercion import NeedsConcrete
 
 Trace = Any  # of trace.py, which imports this module
+OWN = __name__.partition(".")[0]
+# The code in which captures begin: what lies outside it is none of the user's.
+ENTRANCES: set[CodeType] = set()
 
 # --- whose dtypes operators have ------------------------------------------------------------------
 # The first state of a function is that of `first_dtype_owner` in

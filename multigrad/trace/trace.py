@@ -27,7 +27,6 @@ from ..graph.ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, d
 from ..graph.passes.facts import Shapes
 from ..graph.passes.memory import ALIAS, COPY
 from ..graph.passes.simplify import constant, on_numbers
-from .assertions import Limits
 from .coercion import (
     ON_INTEGERS,
     NeedsConcrete,
@@ -43,6 +42,7 @@ from .coercion import (
     on_bools,
     small_result,
 )
+from .limits import Limits
 from .python_protocols import Answers, Pair
 from .source import WORDS, Reading, Source, Words, names_of
 

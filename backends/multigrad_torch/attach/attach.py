@@ -28,7 +28,7 @@ from multigrad.backend.emitted import find_like
 from multigrad.errors import GradientError, UnsupportedOp, as_class
 from multigrad.graph.support.params import in_process
 from multigrad.graph.support.provided import provided
-from multigrad.trace.assertions import FORWARD_MODE, ORDERS
+from multigrad.trace.limits import FORWARD_MODE, ORDERS
 
 from .. import dynamo
 from ..state import (

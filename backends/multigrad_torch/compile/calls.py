@@ -39,7 +39,7 @@ from multigrad.graph.support.trees import optree
 from multigrad.lowering.lower import lower_graphs
 from multigrad.lowering.source import compile_source
 from multigrad.trace.active_rules import Moving
-from multigrad.trace.assertions import AUTOCAST
+from multigrad.trace.limits import AUTOCAST
 from multigrad.trace.lookups import Telling, is_read
 from multigrad.trace.trace import NeedsConcrete
 

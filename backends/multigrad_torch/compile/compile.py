@@ -24,7 +24,7 @@ from multigrad.rules.activation import Activation, activation, by_key
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.model.activation_function import forward_by_key, put_under
 from multigrad.rules.registry import get
-from multigrad.trace.assertions import MISSING, TWICE
+from multigrad.trace.limits import MISSING, TWICE
 from multigrad.trace.trace import Value
 
 from .. import dynamo

@@ -22,7 +22,7 @@ from multigrad.capture.meanings.places import Extremes
 from multigrad.capture.name_tables import handlers_by_name, reflected
 from multigrad.capture.values import indexing
 from multigrad.graph.ir.types import INT32, INT64, WHOLE, T
-from multigrad.trace.python_protocols import note_assertion
+from multigrad.trace.assertions import note_assertion
 from multigrad.trace.trace import Value, cast, cast_node
 from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes

@@ -27,14 +27,10 @@ from multigrad.capture.values import attributes, methods
 from multigrad.capture.values.memory import replace_node
 from multigrad.graph import ops
 from multigrad.graph.ir.types import is_float
-from multigrad.trace.assertions import AUTOCAST
-from multigrad.trace.python_protocols import (
-    assume,
-    gradient_of,
-    is_dense,
-    place_of,
-    refuse_other_layouts,
-)
+from multigrad.trace.assertions import assume
+from multigrad.trace.limits import AUTOCAST
+from multigrad.trace.python_protocols import place_of
+from multigrad.trace.tensor_questions import gradient_of, is_dense, refuse_other_layouts
 from multigrad.trace.trace import (
     NeedsConcrete,
     Trace,

@@ -25,8 +25,8 @@ from multigrad.functions.calls.parameters import bind_call, signature_of
 from multigrad.functions.calls.recipe import Recorded
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import UNKNOWN, is_float
-from multigrad.trace.assertions import AUTOCAST, FORWARD_MODE, STATE, TWICE
-from multigrad.trace.python_protocols import needs_gradient
+from multigrad.trace.limits import AUTOCAST, FORWARD_MODE, STATE, TWICE
+from multigrad.trace.tensor_questions import needs_gradient
 from multigrad.trace.trace import Trace, Value, cast_node, mark_view, setting
 from multigrad.trace.xp import all as xp
 

@@ -26,8 +26,9 @@ from typing import Any, Self
 import numpy as np
 
 from ...graph.support.lazy_modules import imported_module
-from ...trace.assertions import OWN, is_searched
+from ...trace.assertions import is_searched
 from ...trace.python_protocols import Pair
+from ...trace.source import OWN
 from ...trace.trace import Trace, Value, is_symbolic_tensor
 from ...trace.xp import all as xp
 from ..dialect import CHANGES, SWITCHES, Dialect, find_dialect, registered_dialects

@@ -17,8 +17,8 @@ from typing import Any, Self
 
 from ...graph import ops
 from ...graph.ir.graph import Graph, every_node
-from ...trace.assertions import OWN
 from ...trace.identity import attributes_of
+from ...trace.source import OWN
 from ...trace.trace import Trace, Value
 from ..user_code.inspection import contents, may_store, nested_codes, tensors_of
 from ..user_code.snapshot import FIXED, Snapshot, has_state, is_state, shown

@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 from ...errors import MultigradError, RuleValueError
 from ...graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from ...graph.support.installed import required_by
-from ...trace.assertions import OWN
-from ...trace.source import CODE, LENT, NOBODY, OPEN, TENSORS, Reading, lend
+from ...trace.source import CODE, LENT, NOBODY, OPEN, OWN, TENSORS, Reading, lend
 from ...trace.trace import NeedsConcrete, Trace, setting
 from ..dialect import registered_dialects
 from .inspection import held_around, mentioned, paths_in, plain_function

@@ -39,8 +39,8 @@ from ...graph.ir.types import (
     dtype_name,
 )
 from ...graph.passes.facts import LIBRARY, ON_NUMBERS, needed_rank
-from ...trace.assertions import AUTOCAST
 from ...trace.axes import known_shape
+from ...trace.limits import AUTOCAST
 from ...trace.lookups import note
 from ...trace.source import (
     OF_CODE,

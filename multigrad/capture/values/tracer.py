@@ -23,8 +23,8 @@ import numpy as np
 
 from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, is_float, keeps_rank
 from ...graph.passes.facts import needed_shapes, shape_fact
-from ...trace.assertions import OWN
 from ...trace.axes import known_shape
+from ...trace.source import OWN
 from ...trace.trace import NeedsConcrete, Value, copy_of, is_symbolic_tensor
 from ...trace.xp import all as xp
 from ..dialect import find_dialect, habits_of, updates

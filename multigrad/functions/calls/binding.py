@@ -23,8 +23,8 @@ from ...graph.ops.arrays.loops import run_graph
 from ...graph.support.tensors import Tensor
 from ...graph.support.trees import optree
 from ...lowering.checks import find_device
-from ...trace.assertions import FORWARD_MODE
 from ...trace.coercion import array_node
+from ...trace.limits import FORWARD_MODE
 from ...trace.random_keys import KeySource
 from ...trace.trace import Trace, lift
 from .arguments import Layout, Leaf, replace_at

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ...backend.contract import Backend
 from ...errors import UnsupportedOp
 from ...graph.passes.facts import LIBRARY
-from ...trace.assertions import (
+from ...trace.limits import (
     ASSERTIONS,
     AUTOCAST,
     BRANCHES,

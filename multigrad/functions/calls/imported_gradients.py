@@ -20,8 +20,8 @@ from ...graph.support.tensors import Tensor
 from ...graph.support.threads import set_within
 from ...graph.support.trees import optree
 from ...lowering.function_graph import tangent_name
-from ...trace.assertions import ORDERS
 from ...trace.coercion import cast_node
+from ...trace.limits import ORDERS
 from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
 

@@ -29,7 +29,7 @@ from ...errors import DisprovedError, TraceError
 from ...graph.ir.graph import Location
 from ...graph.support.params import Fused
 from ...lowering.function_graph import FunctionGraph
-from ...trace.assertions import Assumption
+from ...trace.limits import Assumption
 from ...trace.trace import Trace
 from .arguments import Layout, read_layout
 from .effects import Note, Update

@@ -15,7 +15,7 @@ from typing import Any
 from ...backend.contract import Backend
 from ...graph.ir.graph import Graph
 from ...graph.passes.memory import COPY, in_memory
-from ...trace.assertions import SHARED
+from ...trace.limits import SHARED
 from ..calls.arguments import owner_of
 from ..calls.recipe import Variant
 

@@ -22,9 +22,9 @@ from ...graph.passes.facts import needed_shapes
 from ...graph.passes.residuals import drop_marks, without_kept
 from ...graph.passes.simplify import simplify
 from ...lowering.function_graph import FunctionGraph
-from ...trace.assertions import BRANCHES
 from ...trace.axes import known_shape
 from ...trace.derived.custom_calls import drop_calls
+from ...trace.limits import BRANCHES
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp import all as xp
 from ..calls.capture_errors import NotCaptured

@@ -27,7 +27,7 @@ from ...graph.ir.types import BOOL, SCALAR_SHAPE, WHOLE
 from ...graph.ops.properties import CONSTANT, LINEAR, ZERO, is_zero
 from ...graph.passes.facts import shape_fact
 from ...graph.passes.simplify import simplify
-from ...trace.assertions import MISSING, NO_GRADIENTS
+from ...trace.limits import MISSING, NO_GRADIENTS
 from ...trace.lookups import note
 from ...trace.python_protocols import Pair
 from ...trace.trace import NeedsConcrete, Trace, Value, constant, setting

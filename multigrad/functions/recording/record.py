@@ -49,10 +49,10 @@ from ...graph.passes.simplify import simplify, without_stops
 from ...graph.support.threads import set_within
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph, numbered
-from ...trace.assertions import ENTRANCES, ORDERS
 from ...trace.axes import known_shape
+from ...trace.limits import ORDERS
 from ...trace.lookups import NAME, names_in, reading
-from ...trace.source import lend
+from ...trace.source import ENTRANCES, lend
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ...trace.xp import all as xp
 from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of

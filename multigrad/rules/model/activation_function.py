@@ -68,11 +68,11 @@ from ...lowering.checks import check_float, check_values
 from ...lowering.forwards import Forward
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.source import lower_forward
-from ...trace.assertions import BRANCHES
 from ...trace.axes import known_shape
 from ...trace.derived.custom_calls import drop_calls
 from ...trace.derived.derivatives import pullback
 from ...trace.identity import function_key, items_key
+from ...trace.limits import BRANCHES
 from ...trace.lookups import is_read, look_up_all
 from ...trace.source import TENSORS, Reading
 from ...trace.trace import NeedsConcrete, Trace, Value, dtype_name

@@ -51,9 +51,9 @@ from ...graph.support.threads import SERIALS
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.source import emit_rule_once
-from ...trace.assertions import ASSERTIONS, AUTOCAST, FORWARD_MODE, SHARED
 from ...trace.derived.custom_calls import draw_in, replay
 from ...trace.derived.shards import over_shards
+from ...trace.limits import ASSERTIONS, AUTOCAST, FORWARD_MODE, SHARED
 from ...trace.lookups import is_read, look_up_all, now
 from ...trace.ranks import name_rank
 from ...trace.source import TENSORS, Reading
