@@ -2,6 +2,7 @@
 
     python -m tests.core.alone torch            what is not of the core has been deleted
     python -m tests.core.alone torch --lend     it is lent, and the lines that ask for it are listed
+    python -m tests.core.alone torch --plain    the same, with the core's own answer at each joint
 
 The package and the backend are copied to a temporary directory, where every module that is not
 listed as the core's is deleted. This file is also the plugin of pytest that runs there: it offers
@@ -33,8 +34,10 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 WHOLE = "MULTIGRAD_WHOLE"  # names the folder that lends modules to the core
 REPORT = "MULTIGRAD_LENT"  # names the file that gets the lines that asked for them
-JOINTS = "multigrad.engine"  # with it, functions of the core go to what provides them
-THROUGH = ("multigrad.graph.support.lazy_modules", "multigrad.graph.support.provided")
+PLAIN = "MULTIGRAD_PLAIN"  # is set where no function of the core goes to what provides it
+JOINTS = "multigrad.engine"
+THROUGH = "multigrad.graph.support.lazy_modules"
+PROVIDED = "multigrad.graph.support.provided"
 
 
 def modules_in(root: Path) -> dict[str, Path]:
@@ -72,17 +75,26 @@ def copy_core(folder: Path, backend: str, core: set[str]) -> None:
         )
         if name not in core and not is_package:
             path.unlink()
+    for path in sorted(folder.glob("**/"), reverse=True):
+        if not any(path.rglob("*.py")):  # it would be imported, as a namespace
+            shutil.rmtree(path)
 
 
-def run(backend: str, is_lent: bool, core: set[str], words: Sequence[str] = ()) -> tuple[int, str]:
+def run(
+    backend: str, core: set[str], words: Sequence[str] = (), lend: bool = False, plain: bool = False
+) -> tuple[int, str]:
     """Run the tests on the core alone; return their exit code and, if lent, what was asked for."""
     with tempfile.TemporaryDirectory() as place:
         folder, report = Path(place, "core"), Path(place, "lent.txt")
         copy_core(folder, backend, core)
         environment = {**os.environ, "PYTHONPATH": f"{folder}:{folder / 'backends'}"}
         environment |= {"MULTIGRAD_CACHE": "off", "TF_CPP_MIN_LOG_LEVEL": "2"}
-        if is_lent:
-            environment |= {WHOLE: str(ROOT), REPORT: str(report)}
+        if lend or plain:
+            environment |= {
+                WHOLE: str(ROOT),
+                REPORT: str(report),
+                **({PLAIN: "1"} if plain else {}),
+            }
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull]
         command += ["--rootdir", str(folder), "--import-mode=importlib", "-p", "tests.core.alone"]
         command += [f"--backends={backend}", str(folder / "tests/core"), *words]
@@ -122,10 +134,11 @@ def registry_as_found() -> Iterator[None]:
     """A test leaves the rules as it found them."""
     import multigrad as xg
 
-    before = {*xg.rules()}
+    before = {name: xg.get(name) for name in xg.rules()}
     yield
-    for name in {*xg.rules()} - before:
-        xg.unregister(name)
+    for name in xg.rules():
+        if xg.get(name) is not before.get(name):
+            xg.unregister(name)  # which gives a name of the library back to it
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -181,7 +194,13 @@ class Lender(MetaPathFinder):
             return
         module = frame.f_globals.get("__name__")
         caller = frame.f_back.f_globals.get("__name__")
-        if module in self.whole and module not in self.core and caller in self.core:
+        is_joint = caller == PROVIDED
+        if (
+            module in self.whole
+            and module not in self.core
+            and caller in self.core
+            and not is_joint
+        ):
             name = frame.f_code.co_qualname
             if not name.startswith("<"):
                 path = self.core[caller].relative_to(ROOT)
@@ -191,7 +210,7 @@ class Lender(MetaPathFinder):
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """Return where all of multigrad has a module."""
         file = self.whole.get(fullname)
-        if file is None or fullname == JOINTS:
+        if file is None or (fullname == JOINTS and PLAIN in os.environ):
             return None
         folders = [str(file.parent)] if file.name == "__init__.py" else None
         return spec_from_file_location(fullname, file, submodule_search_locations=folders)
@@ -199,10 +218,10 @@ class Lender(MetaPathFinder):
     def note(self, name: str, names: Sequence[str], level: int) -> None:
         """Note which line of the core imports something that is not of the core."""
         frame = sys._getframe(2)
-        while frame.f_back and frame.f_globals.get("__name__") in THROUGH:
+        while frame.f_back and frame.f_globals.get("__name__") == THROUGH:
             frame = frame.f_back
         asking = str(frame.f_globals.get("__name__", ""))
-        if asking not in self.core:
+        if asking not in self.core or asking == PROVIDED or JOINTS == f"{name}.engine":
             return
         if level:
             package = str(frame.f_globals["__package__"]).split(".")
@@ -249,9 +268,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("backend", choices=["numpy", "torch", "jax", "tensorflow"])
     parser.add_argument("--lend", action="store_true", help="list what the core asks for")
+    parser.add_argument("--plain", action="store_true", help="the same, where nothing is provided")
     parser.add_argument("--lists", type=Path, default=HERE, help="the folder of the lists")
     given, words = parser.parse_known_args()
-    code, report = run(given.backend, given.lend, core_modules(given.backend, given.lists), words)
+    core = core_modules(given.backend, given.lists)
+    code, report = run(given.backend, core, words, lend=given.lend, plain=given.plain)
     print(report)
     return code
 

@@ -190,8 +190,8 @@ def test_a_use_of_none_needs_a_rule() -> None:
     assert factors() == 1.0
 
 
-@pytest.mark.needs("torch")
-def test_param_that_waits_for_a_gradient_is_refused() -> None:
+@pytest.mark.backends("torch")
+def test_param_that_waits_for_a_gradient_is_refused(backend: Any) -> None:
     import torch
 
     width = torch.tensor(1.0, requires_grad=True)
