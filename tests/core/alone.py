@@ -221,7 +221,7 @@ class Lender(MetaPathFinder):
         while frame.f_back and frame.f_globals.get("__name__") == THROUGH:
             frame = frame.f_back
         asking = str(frame.f_globals.get("__name__", ""))
-        if asking not in self.core or asking == PROVIDED or JOINTS == f"{name}.engine":
+        if asking not in self.core or asking == PROVIDED or f"{name}.engine" == JOINTS:
             return
         if level:
             package = str(frame.f_globals["__package__"]).split(".")
