@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ..errors import RuleTypeError
-from ..graph.support.provided import provided
+from ..graph.support.provided import NEEDS_ENGINE, provided
 
 __all__ = ["Capture"]
 
@@ -75,10 +75,7 @@ class Capture:
 @provided
 def check_dialect(name: Any) -> str:
     """Return the import name of the library that an author names."""
-    raise RuleTypeError(
-        f"dialect={name!r} needs multigrad's engine, which this installation leaves out: install "
-        "multigrad-rules whole"
-    )
+    raise RuleTypeError(f"dialect={name!r} {NEEDS_ENGINE}")
 
 
 def capture_options(

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, overload
 
 from ..capture import Capture, capture_options
 from ..capture.user_code.libraries import OWN
-from ..capture.user_code.signature import name_of
+from ..capture.user_code.signature import name_of, refuse_class
 from ..errors import RuleTypeError, RuleValueError
 from ..graph.support.params import Fused, P, R, Residuals, read_fused, read_way
 from ..graph.support.tensors import Tensor
@@ -204,27 +204,6 @@ def _of_object(forward: Any, options: Capture, keeping: str | None) -> ObjectFun
             f"framework: {option} is for functions and classes"
         )
     return ObjectFunction(forward, options.native, options.library, options.prove)
-
-
-def refuse_class(function: Any) -> None:
-    """Raise if this is not callable, or is a class, whose call makes an object."""
-    if not callable(function):
-        is_name = isinstance(function, str)
-        advice = "; import what it names, or write xg.activation(name)" if is_name else ""
-        raise RuleTypeError(
-            f"expected a function, got {type(function).__name__} {function!r:.40}{advice}"
-        )
-    if isinstance(function, type):
-        advice = call_of_class(function)
-        raise TypeError(f"expected a function, got the class {function.__name__!r}: give {advice}")
-
-
-def call_of_class(cls: type) -> str:
-    """Return, as code, what a caller who gave a class should give instead."""
-    # A custom gradient of torch's is a class of which nobody makes an object.
-    is_gradient = hasattr(cls, "forward") and hasattr(cls, "backward")
-    name = cls.__name__
-    return f"xg.convert({name})" if is_gradient else f"an object of it, {name}()"
 
 
 def refuse_rule(function: Any) -> None:

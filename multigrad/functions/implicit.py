@@ -19,7 +19,7 @@ from ..backend.discovery import backend_among
 from ..backend.values import is_float_tensor
 from ..capture import capture_options
 from ..capture.copies.run_or_import import run_written_in
-from ..capture.user_code.signature import name_of
+from ..capture.user_code.signature import name_of, refuse_class
 from ..errors import GradientError
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.class_bases import cached_property
@@ -31,7 +31,7 @@ from ..trace.xp import all as xp
 from .calls.arguments import owner_of
 from .calls.parameters import signature_of
 from .calls.recipe import Options, Recipe, Recorded, library_of
-from .custom_gradient import function, refuse_class, refuse_rule
+from .custom_gradient import function, refuse_rule
 from .function import Function
 from .implicit_backward import (
     EquationResidual,

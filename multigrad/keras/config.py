@@ -25,7 +25,7 @@ from ..functions.function import Function
 from ..graph.support.params import read_fused, read_way
 from ..lowering.forwards import Forward
 from ..rules import schedule as schedules
-from ..rules.model.activation_function import ForwardOfCode
+from ..rules.model.forward_of_code import ForwardOfCode
 from ..rules.model.rule import Rule
 from ..rules.registry import compose, get, resolve, rules
 from ..rules.saving import from_dict

@@ -70,7 +70,7 @@ class Forward:
     functions_under: dict[Any, Any] = field(default_factory=dict, init=False)
 
     # `key`, `words`, `reads`, `graph_for` and `prove` are the interface of any forward; one of the
-    # user's code, `ForwardOfCode` of `rules/model/activation_function.py`, has more to do in each.
+    # user's code, `ForwardOfCode` of `rules/model/forward_of_code.py`, has more to do in each.
     @property
     def key(self) -> str:
         return self.name

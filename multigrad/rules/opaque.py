@@ -16,7 +16,7 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..backend.guest import Kind, kind_of
-from ..capture.user_code.signature import name_of
+from ..capture.user_code.signature import name_of, refuse_class
 from ..errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
 from ..functions.calls.arguments import Layout, replace_at
 from ..functions.calls.as_written import tensors_among
@@ -24,7 +24,7 @@ from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.gradients import match_gradients
 from ..functions.calls.parameters import signature_of
 from ..functions.calls.recipe import GraphSource, OpaqueCalls, Options, Recipe, Recorded, Variant
-from ..functions.custom_gradient import refuse_class, refuse_rule
+from ..functions.custom_gradient import refuse_rule
 from ..functions.function import Function
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype

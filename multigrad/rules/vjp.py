@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among, entry_points, load_backend, refuse_unusable
 from ..backend.values import in_one_framework, is_float_tensor
-from ..capture.user_code.reads import Reads, run_while
+from ..capture.user_code.signature import name_of, refuse_class
 from ..errors import GradientError, RuleTypeError, RuleValueError, TraceError, UnsupportedOp
 from ..functions.calls.arguments import (
     Layout,
@@ -21,27 +20,23 @@ from ..functions.calls.arguments import (
     replace_at,
     unwrap,
 )
-from ..functions.calls.as_written import check_native, run_recipe
 from ..functions.calls.binding import Entry, Run, assemble, check_assumptions, explain_places
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.decision import PULLED, PUSHED
 from ..functions.calls.effects import check_apart
-from ..functions.calls.gradients import match_gradients
 from ..functions.calls.parameters import BoundFunction
 from ..functions.calls.recipe import Variant
-from ..functions.code_recipes import recipe_of_pair
-from ..functions.custom_gradient import refuse_class
 from ..functions.function import Function
-from ..functions.open_forms import CALLS, MOST_ENTRIES
 from ..graph import ops
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ..graph.passes.facts import LIBRARY
 from ..graph.support.params import R
+from ..graph.support.provided import NEEDS_ENGINE, provided
 from ..graph.support.tensors import Tensor
 from ..graph.support.threads import build_once
 from ..graph.support.tracebacks import door, shorten
 from ..graph.support.trees import optree
-from ..trace.lookups import at_present, look_up
+from ..trace.lookups import at_present
 from ..trace.random_keys import FREE, KeySource
 from ..trace.trace import Value
 from .activation import Activation
@@ -49,6 +44,7 @@ from .model.activation_function import put_under
 
 Pullback = Callable[[Any], tuple[Any, ...]]
 ARRAYS = frozenset({np.ndarray})
+MOST_KEPT = 1024  # calls of one Function
 PULLS = "pulls"  # among what a Function keeps of its calls
 COTANGENT = "vjp's pullback got a cotangent"
 
@@ -250,8 +246,7 @@ def as_function(
             args, kwargs = optree.tree_unflatten(tree, leaves)
             leaves, tree = flatten(*f.complete(args, kwargs))
             f = f.function
-        recipe = recipe_of_pair(f)
-        function = f if isinstance(f, Function) else Function(recipe, f)
+        function = f if isinstance(f, Function) else as_derived(f)
         draws = function.draws
         layout, leaves = function.entries.lay_out(leaves, tree)
     return function, layout, leaves, draws
@@ -274,7 +269,7 @@ def _of_function(
     function: Function, layout: Layout, leaves: Sequence[Any], draws: KeySource, backend: Backend
 ) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
     if function.entries.runs_as_written(layout):
-        return _as_it_is(function, layout, leaves, backend, None)
+        return vjp_as_written(function, layout, leaves, backend, None)
     try:
         variant, reason, _ = function.entries.decide(PULLED, layout, leaves, backend)
     except NotCaptured as error:
@@ -282,9 +277,9 @@ def _of_function(
         if function.recipe.is_derived:
             raise error.error from error.__cause__
         explanation = function.recipe.give_up(error.error)
-        return _as_it_is(function, layout, leaves, backend, explanation)
+        return vjp_as_written(function, layout, leaves, backend, explanation)
     if reason:
-        return _as_it_is(function, layout, leaves, backend, None)
+        return vjp_as_written(function, layout, leaves, backend, None)
     graphs = variant.graphs
     arguments = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
     native = function.entries.lowered(variant, backend).native
@@ -296,9 +291,7 @@ def _of_function(
     is_single = len(graphs.cotangents) == 1
     # Nothing but dtypes decides on it (arrays are NumPy's), and what the code reads; and the
     # arguments are not nested.
-    others = function.captures.facts - {"dtype", LIBRARY}
-    is_alike = all(isinstance(fact, Reads) for fact in others) and not function.defaults
-    if is_alike and flatten(tuple(leaves), {})[1] == layout.tree:
+    if not function.defaults and flatten(tuple(leaves), {})[1] == layout.tree:
         _keep(function, variant, layout, leaves, native)
     positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]
 
@@ -309,7 +302,7 @@ def _of_function(
         tensor_gradients = (tensor_gradients,) if len(graphs.inputs) == 1 else tensor_gradients
         gradients: list[Any] = [None] * len(leaves)
         for i, gradient in zip(layout.indices("tensor"), tensor_gradients, strict=True):
-            gradients[i] = _zeros_if_none(gradient, leaves[i], layout.leaves[i].is_float, backend)
+            gradients[i] = zeros_if_none(gradient, leaves[i], layout.leaves[i].is_float, backend)
         return gradients
 
     outputs = assemble(variant, (output,) if is_single else output)
@@ -363,27 +356,38 @@ def _keep(
 
     dtypes = [leaf.dtype for leaf in arrays]
     key = (PULLS, *dtypes, *map(type, leaves[count:]))
-    read = {fact: number for fact, number in variant.facts.items() if isinstance(fact, Reads)}
-    entry = entry_while_read(read, run) if read else Entry(run)
-    build_once(function.entries.known, key, lambda: entry, MOST_ENTRIES)
+    entry = entry_of(function.captures.facts - {"dtype", LIBRARY}, variant.facts, run)
+    if entry is not None:
+        build_once(function.entries.known, key, lambda: entry, MOST_KEPT)
 
 
-def entry_while_read(read: Mapping[Reads, int], run: Run) -> Entry:
-    """Return an entry that runs while the code reads the same values; after that it gives None."""
-    calls = 0
+@provided
+def entry_of(others: frozenset[str], facts: Mapping[str, Any], run: Run) -> Entry | None:
+    """Return an entry for calls like one of these facts, which others than dtypes are among; None:
+    each call is looked up.
+    """
+    return None if others else Entry(run)
 
-    def compare(leaves: Sequence[Any], draws: KeySource) -> Any:
-        nonlocal calls
-        if any(look_up(fact) != number for fact, number in read.items()):
-            return None
-        calls += 1
-        if calls == CALLS and (known := find_entry()) is not None:
-            known.run = run_while(read, {}, run, compare)
-        return run(leaves, draws)
 
-    entry = Entry(compare)
-    find_entry = weakref.ref(entry)
-    return entry
+@provided
+def as_derived(f: Callable[..., Any]) -> Function:
+    """Return a function as a Function with its true derivative."""
+    raise UnsupportedOp(
+        f"the derivative of {name_of(f)!r} on NumPy {NEEDS_ENGINE}; an activation has one"
+    )
+
+
+@provided
+def vjp_as_written(
+    function: Function,
+    layout: Layout,
+    leaves: Sequence[Any],
+    backend: Backend,
+    error: TraceError | None,
+) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
+    """Run a Function as its author wrote it; return its outputs and the map from cotangents."""
+    reason = f"{error}; it" if error is not None else function.recipe.subject
+    raise UnsupportedOp(f"{reason} runs as written, which {NEEDS_ENGINE}")
 
 
 def checked_values(
@@ -402,44 +406,6 @@ def checked_values(
     order = (*layout.indices("tensor"), *layout.indices("number"))
     key = [draws.next_key(backend)] if variant.graphs.is_random else []
     return [*[leaves[i] for i in order], *[find() for find in variant.numbers], *key]
-
-
-def _as_it_is(
-    function: Function,
-    layout: Layout,
-    leaves: Sequence[Any],
-    backend: Backend,
-    error: TraceError | None,
-) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
-    recorded = run_recipe(function.recipe, backend, *layout.rebuild(leaves), error)
-    flat, nesting = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
-    pull_own = recorded.pull
-    if pull_own is None:
-        raise UnsupportedOp(
-            f"{function.recipe.subject} runs as it is, and {backend.name} has no derivative of "
-            "that: give it a backward, or let it be captured"
-        )
-
-    def pull(cotangents: list[Any]) -> list[Any]:
-        upstream = [
-            None
-            if owner_of(y) is None
-            else _zeros_if_none(as_that_of(y, c, backend, COTANGENT), y, True, backend)
-            for c, y in zip(cotangents, flat, strict=True)
-        ]
-        raw_gradients = pull_own(optree.tree_unflatten(nesting, upstream))
-        gradients = match_gradients(function.name, raw_gradients, layout)
-        for i in layout.indices("tensor"):
-            leaf = layout.leaves[i]
-            gradient = check_native(
-                function.recipe.subject, leaf.path, leaves[i], gradients[i], backend
-            )
-            gradients[i] = _zeros_if_none(gradient, leaves[i], leaf.is_float, backend)
-        return [
-            g if leaf.is_float else None for g, leaf in zip(gradients, layout.leaves, strict=True)
-        ]
-
-    return recorded.outputs, pull
 
 
 def as_that_of(tensor: Any, value: Any, backend: Backend, what: str) -> Any:
@@ -465,7 +431,7 @@ def as_that_of(tensor: Any, value: Any, backend: Backend, what: str) -> Any:
     return backend.kernels.rows[ops.CAST](value, dtype=target)
 
 
-def _zeros_if_none(gradient: Any, like: Tensor, is_float: bool, backend: Backend) -> Any:
+def zeros_if_none(gradient: Any, like: Tensor, is_float: bool, backend: Backend) -> Any:
     if gradient is not None or not is_float:
         return gradient
     return backend.tensors.from_numpy(np.zeros_like(backend.tensors.to_numpy(like)))
@@ -526,7 +492,7 @@ def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> 
     results, outputs_tree = optree.tree_flatten(outputs, none_is_leaf=True)
     flat = [None] * len(results) if flat is None else flat
     changes = [
-        _zeros_if_none(tangent, y, True, backend) if is_float_tensor(y) else None
+        zeros_if_none(tangent, y, True, backend) if is_float_tensor(y) else None
         for tangent, y in zip(flat, results, strict=True)
     ]
     return outputs, optree.tree_unflatten(outputs_tree, changes)

@@ -29,6 +29,7 @@ from ..dialects import numpy as _numpy_dialect  # noqa: F401 - it registers NumP
 from ..foreign_calls import symbols_in
 from ..user_code.inspection import catches_errors, plain_function
 from ..user_code.libraries import is_library_file, reading_of
+from ..user_code.reachable import find_reads, noting_reads
 from .substitute import substitute
 
 
@@ -41,6 +42,16 @@ def run_written_in(
     code tells its library where that is "".
     """
     return run_or_import(library, function, trace, args, kwargs)
+
+
+def run_rule(
+    library: str, function: Callable[..., Any], trace: Trace, /, *args: Any, **params: Any
+) -> Any:
+    """Call a rule's function as `run_written_in` does; what calls it does not find by itself what
+    it reads.
+    """
+    with noting_reads(find_reads((function,), takes_defaults=False)):
+        return run_or_import(library, function, trace, args, params)
 
 
 def run_or_import(

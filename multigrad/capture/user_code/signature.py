@@ -206,3 +206,24 @@ def _wrong(rule: str, param: RuleParam, value: Any) -> RuleTypeError:
 def unknown_param(rule: str, name: str, known: list[str]) -> RuleTypeError:
     listing = f"it takes {', '.join(known)}" if known else "it takes no params"
     return RuleTypeError(f"rule {rule!r} has no param {name!r}{suggest(name, known)} ({listing})")
+
+
+def refuse_class(function: Any) -> None:
+    """Raise if this is not callable, or is a class, whose call makes an object."""
+    if not callable(function):
+        is_name = isinstance(function, str)
+        advice = "; import what it names, or write xg.activation(name)" if is_name else ""
+        raise RuleTypeError(
+            f"expected a function, got {type(function).__name__} {function!r:.40}{advice}"
+        )
+    if isinstance(function, type):
+        advice = call_of_class(function)
+        raise TypeError(f"expected a function, got the class {function.__name__!r}: give {advice}")
+
+
+def call_of_class(cls: type) -> str:
+    """Return, as code, what a caller who gave a class should give instead."""
+    # A custom gradient of torch's is a class of which nobody makes an object.
+    is_gradient = hasattr(cls, "forward") and hasattr(cls, "backward")
+    name = cls.__name__
+    return f"xg.convert({name})" if is_gradient else f"an object of it, {name}()"

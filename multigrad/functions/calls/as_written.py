@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from ...backend.contract import Backend
+from ...backend.discovery import backend_of
 from ...backend.values import within_call
 from ...capture.foreign_calls import intercepting
 from ...errors import (
@@ -31,6 +32,7 @@ from ...graph.support.tensors import Tensor
 from ...graph.support.tracebacks import shorten
 from ...graph.support.trees import optree
 from ...lowering.checks import shapes_agree, unlike
+from ...trace.ranks import name_rank
 from .arguments import Layout, owner_of, replace_at
 from .capture_errors import defined_at
 from .effects import copied_all
@@ -168,6 +170,41 @@ def run_recipe(
         return pull(copied_all(upstream), **context)
 
     return replace(recorded, pull=pull_copied)
+
+
+def run_rule_as_written(
+    specialization: Any,
+    ctx: Any,
+    grad_out: Tensor,
+    tin: Tensor | None,
+    values: tuple[Any, ...],
+) -> Tensor:
+    """Call a rule's function on tensors and check what it returns."""
+    error, shards = specialization.code.uncapturable, specialization.rule.shards
+    if shards is not None:
+        raise TraceError(
+            f"{specialization.subject} runs as written, on the tensor in hand, so it cannot be "
+            f"used {shards}: reduce over shards in the rule itself"
+        )
+    backend, like = backend_of(grad_out), grad_out if tin is None else tin
+    recorded = run_recipe(
+        specialization.recipe, backend, (like, tin is not None, *values), {}, error
+    )
+    assert recorded.pull is not None
+    try:
+        gradient = recorded.pull(grad_out, ctx=ctx)[0]
+    except MultigradError:
+        raise
+    except Exception as failure:
+        name_rank(failure, f"{specialization.subject} failed")
+        if error is None or not isinstance(failure, TypeError):
+            raise  # else another library's function may have met these tensors
+        text = f"{error}; run as written on {backend.name}, it failed: {failure}"
+        trace_error = TraceError(text)
+        name_rank(trace_error)
+        raise trace_error from failure
+    path = "grad_out" if tin is None else "tin"
+    return check_native(specialization.subject, path, like, gradient, backend)
 
 
 def run_abroad(

@@ -35,6 +35,7 @@ from .arguments import Layout, read_layout
 from .effects import Note, Update
 from .imported_gradients import Pushed
 
+KEY = (0, 7)  # of the draws in a proof
 # The cotangents, structured like the outputs -> what the user's code returns.
 Pull = Callable[..., Any]
 

@@ -36,11 +36,11 @@ from ...lowering.lower import lower_graphs
 from ..calls.arguments import Layout, owner_of, replace_at
 from ..calls.effects import copied
 from ..calls.gradients import match_gradients
-from ..calls.recipe import Recipe, Variant
+from ..calls.recipe import KEY, Recipe, Variant
 from . import samples
 from .line_tracing import uncounted
 from .memory import note_places
-from .run import KEY, as_array, to_tensor
+from .run import as_array, to_tensor
 from .samples import Sample, is_float
 
 Array = Any

@@ -21,13 +21,14 @@ from ...graph.ir.types import T
 from ...graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from ...lowering.function_graph import FunctionGraph
 from ..calls.facts import library_of_leaves
+from ..calls.recipe import KEY
 from . import samples
 from .attempt import Attempt
 from .executions import FunctionUnderProof, run_lowered, run_original
 from .line_tracing import StepLimit
 from .meanings import run_bounded
 from .proof import compare_with_call, prove
-from .run import KEY, home_name, is_neutral, promotes_to_float32, run_samples
+from .run import home_name, is_neutral, promotes_to_float32, run_samples
 from .samples import InputSlot, Sample, is_float
 from .verdicts import ProofSubject, leave_open
 

@@ -22,6 +22,7 @@ from ...graph.ir.graph import Graph, Location, Node, every_node
 from ...graph.ir.types import dtype_name
 from ...graph.ops.arrays.loops import Endless
 from ...trace.derived.custom_calls import drop_calls
+from ..calls.recipe import KEY
 from . import samples
 from .attempt import Attempt
 from .compare import (
@@ -45,7 +46,7 @@ from .meanings import (
     run_bounded,
 )
 from .rounding import Rounding, as_floats, differ_from_lowered, differ_from_meaning, is_meant
-from .run import KEY, Outcome
+from .run import Outcome
 from .samples import Sample
 from .verdicts import (
     CHOSEN,

@@ -22,6 +22,7 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import cached_property
 from ...lowering.source import run_reference
 from ...trace.derived.custom_calls import drop_calls
+from ..calls.recipe import KEY
 from .attempt import Attempt
 from .compare import (
     Disagreement,
@@ -33,7 +34,7 @@ from .compare import (
     smallest_of,
 )
 from .meanings import Bounded, Change, magnitude, run_bounded, run_rounded
-from .run import KEY, coarseness_of
+from .run import coarseness_of
 from .samples import FAR, Sample, is_float
 
 Array = Any

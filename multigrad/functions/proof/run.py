@@ -22,11 +22,11 @@ from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.random import REPLAYED, fold_in
 from ...graph.support.tensors import Tensor
+from ..calls.recipe import KEY
 from .line_tracing import StepLimit
 from .samples import Sample, is_float
 
 Array = Any
-KEY = (0, 7)  # of the draws in a proof
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from ...graph.ops.numerics import as_numpy_dtype
 Array = Any
 SMALL = 512  # elements: a tensor of no more is taken in its own size
 MOST = 65536  # elements, if the original takes no smaller tensor
-SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 3, 2))  # by rank, no two axes alike
 FINITE_EDGES = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)
 EDGES = (*FINITE_EDGES, math.inf, -math.inf, math.nan)
 DRAWN, OWN = "drawn", "the call's own"

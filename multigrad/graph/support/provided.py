@@ -16,6 +16,9 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import ParamSpec, TypeVar
 
+NEEDS_ENGINE = (
+    "needs multigrad's engine, which this installation leaves out: install multigrad-rules whole"
+)
 P = ParamSpec("P")
 R = TypeVar("R")
 # The places that provide functions, by the places of these, all as module:name. Written as packages

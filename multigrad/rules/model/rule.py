@@ -27,7 +27,7 @@ from ...graph.support.params import (
     read_way,
 )
 from ...graph.support.pickles import pickled
-from ...graph.support.provided import provided
+from ...graph.support.provided import NEEDS_ENGINE, provided
 from ...graph.support.tracebacks import shorten
 from . import rule_names
 
@@ -475,10 +475,7 @@ class Rule:
 @provided
 def encode_rule(rule: Rule) -> dict[str, Any]:
     """Return a rule as plain data."""
-    raise FormatError(
-        f"saving rule {rule.name!r} needs multigrad's engine, which this installation leaves out: "
-        "install multigrad-rules whole"
-    )
+    raise FormatError(f"saving rule {rule.name!r} {NEEDS_ENGINE}")
 
 
 def _rebuild(attributes: dict[str, Any]) -> Rule:

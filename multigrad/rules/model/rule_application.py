@@ -38,7 +38,7 @@ from ...trace.ranks import CHECKED, note
 from ...trace.trace import NeedsConcrete, Value, dtype_name
 from ...trace.xp import all as xp
 from .rule_in_force import RuleInForce, bind
-from .specialization import Specialization, record_code, record_rule
+from .specialization import Specialization, record_code, record_rule, run_as_written
 
 Tensor = Any
 Rule = Any  # of rule.py, which calls this module
@@ -112,7 +112,7 @@ def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | 
     find, _ = _opaque.get(backend.name) or _make_opaque(backend)
     emitted = find(specialization, backend, grad_out, tin, values)
     if emitted is None:
-        return specialization.run_as_it_is(ctx, grad_out, tin, values)
+        return run_as_written(specialization, ctx, grad_out, tin, values)
     refuse_lacking(emitted.lacking, dtype_name(grad_out.dtype))
     arguments = (grad_out,) if tin is None else (grad_out, tin)
     key = (in_force.draws.next_key(backend),) if emitted.is_random else ()

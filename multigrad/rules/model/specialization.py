@@ -20,15 +20,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ...backend.contract import Backend
-from ...backend.discovery import backend_of
-from ...capture.copies.run_or_import import run_written_in
-from ...capture.user_code.reachable import find_reads, noting_reads
-from ...errors import GradientError, MultigradError, RuleError, TraceError
+from ...errors import GradientError, RuleError, TraceError
 from ...functions.calls.arguments import Layout, Leaf, lay_out
-from ...functions.calls.as_written import check_native, run_recipe
 from ...functions.calls.capture_errors import NotCaptured, warn_native
 from ...functions.calls.decision import UNSEEN, omissions_of
 from ...functions.calls.recipe import (
+    KEY,
     Forms,
     GraphSource,
     Options,
@@ -38,24 +35,21 @@ from ...functions.calls.recipe import (
     library_of,
 )
 from ...functions.captures import Captures, prove
-from ...functions.proof.run import KEY
-from ...functions.proof.samples import SHAPES
 from ...graph.ir.graph import Graph
 from ...graph.ir.questions import crossing, note
 from ...graph.ir.types import dtype_name
 from ...graph.ops.attributes import is_number
 from ...graph.passes.facts import GIVEN, LIBRARY
 from ...graph.passes.memory import without_memory
-from ...graph.support.params import Range
+from ...graph.support.params import Range, Shards
+from ...graph.support.provided import NEEDS_ENGINE, provided
 from ...graph.support.threads import SERIALS
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.source import emit_rule_once
 from ...trace.derived.custom_calls import draw_in, replay
-from ...trace.derived.shards import over_shards
 from ...trace.limits import ASSERTIONS, AUTOCAST, FORWARD_MODE, SHARED
 from ...trace.lookups import is_read, look_up_all, now
-from ...trace.ranks import name_rank
 from ...trace.source import TENSORS, Reading
 from ...trace.trace import NeedsConcrete, Trace, Value, setting
 
@@ -63,6 +57,7 @@ Tensor = Any
 Rule = Any  # of rule.py, which imports this module
 # Nothing that a rule's graph leaves out of its code, as it is a backward pass.
 NOT_SEEN = (UNSEEN - {ASSERTIONS}) | {AUTOCAST, FORWARD_MODE, SHARED}
+SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 3, 2))  # by rank, no two axes alike
 MOST_CODES = 4096  # of all rules: then the table is emptied
 
 
@@ -296,34 +291,6 @@ class Specialization:
             self.code.uncapturable = error.to_keep()
             warn_native(_functions_of(self.rule), error)
 
-    def run_as_it_is(
-        self, ctx: Any, grad_out: Tensor, tin: Tensor | None, values: tuple[Any, ...]
-    ) -> Tensor:
-        """Call the rule's function on tensors and check what it returns."""
-        error = self.code.uncapturable
-        if self.rule.shards is not None:
-            raise TraceError(
-                f"rule {self.rule.name!r} runs as written, on the tensor in hand, so it cannot be "
-                f"used {self.rule.shards}: reduce over shards in the rule itself"
-            )
-        backend, like = backend_of(grad_out), grad_out if tin is None else tin
-        recorded = run_recipe(self.recipe, backend, (like, tin is not None, *values), {}, error)
-        assert recorded.pull is not None
-        try:
-            gradient = recorded.pull(grad_out, ctx=ctx)[0]
-        except MultigradError:
-            raise
-        except Exception as failure:
-            name_rank(failure, f"{self.subject} failed")
-            if error is None or not isinstance(failure, TypeError):
-                raise  # else another library's function may have met these tensors
-            text = f"{error}; run as written on {backend.name}, it failed: {failure}"
-            trace_error = TraceError(text)
-            name_rank(trace_error)
-            raise trace_error from failure
-        path = "grad_out" if tin is None else "tin"
-        return check_native(self.subject, path, like, gradient, backend)
-
 
 # --- a rule as the backward of a function ---------------------------------------------------------
 def recipe_of_rule(
@@ -426,9 +393,7 @@ def record_code(
     selected = rule.signature_of_function.select(values)
     if hasattr(rule.function, "record"):  # of a document: no source to prepare
         return rule.function.record(trace, grad_out, tin, selected)
-    # What calls a rule does not find by itself what the rule reads.
-    with noting_reads(find_reads((rule.function,), takes_defaults=False)):
-        return run_written_in(rule.library, rule.function, trace, None, grad_out, tin, **selected)
+    return run_rule(rule.library, rule.function, trace, None, grad_out, tin, **selected)
 
 
 def record_rule(rule: Rule, grad_out: Value, tin: Value | None, params: Mapping[str, Any]) -> Any:
@@ -440,6 +405,34 @@ def record_rule(rule: Rule, grad_out: Value, tin: Value | None, params: Mapping[
     specialization = bound_rule.specialization
     ordered = [now(values[name]) for name in specialization.runtime]
     return specialization.record(grad_out, tin, ordered)
+
+
+@provided
+def run_rule(
+    library: str, function: Callable[..., Any], trace: Trace, /, *args: Any, **params: Any
+) -> Any:
+    """Call a rule's function in a trace; the core calls it as it is."""
+    return function(*args, **params)
+
+
+@provided
+def run_as_written(
+    specialization: Specialization,
+    ctx: Any,
+    grad_out: Tensor,
+    tin: Tensor | None,
+    values: tuple[Any, ...],
+) -> Tensor:
+    """Call a rule's function on tensors and check what it returns."""
+    error = specialization.code.uncapturable
+    reason = f"{error}; it" if error is not None else specialization.subject
+    raise TraceError(f"{reason} runs as written, which {NEEDS_ENGINE}")
+
+
+@provided
+def over_shards(graph: Graph, shards: Shards, facts: Mapping[str, Any]) -> Graph:
+    """Return the graph of a rule whose tensors are parts of an array."""
+    raise RuleError(f"rule {graph.name!r} {shards} {NEEDS_ENGINE}")
 
 
 def bare_graph(graphs: FunctionGraph, has_tin: bool) -> Graph:
