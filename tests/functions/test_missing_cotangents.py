@@ -187,3 +187,20 @@ def test_the_gradient_that_a_class_leaves_out_is_none_in_torch_and_no_zeros(back
     xg.convert(branching(unmixed))(x, w)[0].sum().backward()
     np.testing.assert_array_equal(x.grad, 2 * X)
     assert w.grad is None
+
+
+@pytest.mark.needs("torch")
+def test_the_cotangent_of_a_mask_is_zeros() -> None:
+    import torch
+
+    @torch_class(lambda ctx, of_mask, g: g * of_mask)
+    def Masked(ctx: Any, x: Any) -> Any:
+        mask = x > 2
+        ctx.mark_non_differentiable(mask)
+        return mask, x * 2
+
+    for apply in (Masked.apply, xg.convert(Masked)):
+        x = torch.tensor(X, requires_grad=True)
+        mask, y = apply(x)
+        assert mask.tolist() == [False, False, True]
+        assert torch.autograd.grad(y.sum(), x)[0].tolist() == [0, 0, 0]

@@ -347,12 +347,13 @@ def _keep_lines(
 ) -> list[str]:
     # Of `likes` only shape, dtype and device are kept, no tensor.
     results = iter(code.keep.results)
+    words = {
+        r: next(results) if r in emitted.residuals.computed else r for r in emitted.residuals.names
+    }
     residuals = [
-        next(results) if r in emitted.residuals.computed else f"{r}.clone()" if r in copied else r
-        for r in emitted.residuals.names
-        if r not in likes
+        f"{word}.clone()" if r in copied else word for r, word in words.items() if r not in likes
     ]
-    lines = [*code.keep.lines, *(f"ctx.like_{name} = Like({name})" for name in likes)]
+    lines = [*code.keep.lines, *(f"ctx.like_{name} = Like({words[name]})" for name in likes)]
     return [*lines, f"ctx.save_for_backward({', '.join(residuals)})"] if residuals else lines
 
 
