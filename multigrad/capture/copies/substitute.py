@@ -18,6 +18,7 @@ user's classes and their objects, proxies of modules and of classes that stay.
 from __future__ import annotations
 
 import builtins
+import functools
 import logging
 import sys
 import types
@@ -293,6 +294,8 @@ class _Substitution:
         copy, kind = self.copy(function), type(wrapper)
         is_paired = any(kind in each.gradients.paired for each in self.index.dialects.values())
         plain = partial(_first_of, copy) if is_paired else copy
+        if kind is functools._lru_cache_wrapper:
+            return partial(_kept_or_computed, wrapper, copy)
         gradient = self._own_gradient(wrapper)
         if gradient is None:
             return plain
@@ -547,6 +550,15 @@ class _Substitution:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _kept_or_computed(wrapper: Any, copy: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    # What `lru_cache` keeps may be of values that have changed since; tensors become nodes.
+    if all(type(each) in PLAIN for each in (*args, *kwargs.values())):
+        result = wrapper(*args, **kwargs)
+        if type(result) in PLAIN:
+            return result
+    return copy(*args, **kwargs)
 
 
 def _first_of(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

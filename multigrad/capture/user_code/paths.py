@@ -42,7 +42,8 @@ LISTS = (list, tuple, deque)
 MAPPINGS = (dict, types.MappingProxyType)
 CONTAINERS = (*MAPPINGS, *LISTS)
 SETS = (set, frozenset)
-BUFFERS = (bytearray, array.array, ctypes.c_int.__mro__[2])  # of numbers, changed in place
+# Of numbers, changed in place.
+BUFFERS = (bytearray, memoryview, array.array, ctypes.c_int.__mro__[2])
 
 
 def root_of(module: str | None) -> str:

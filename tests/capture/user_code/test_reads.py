@@ -632,7 +632,16 @@ def held_elsewhere() -> dict[str, tuple[Callable[[], float], list[Callable[[], A
     box.local.scale, box.chain = 2.0, collections.ChainMap(box.extra, box.back)
     box.reference, box.proxy = weakref.ref(box.owner), types.MappingProxyType(box.back)
     parse = operator.attrgetter("settings.scale")
+    view, kept = memoryview(box.large), functools.lru_cache(lambda: box.settings.scale)
     return {
+        "a view of memory": (lambda: view[7], [lambda: box.large.fill(3.0)]),
+        "what a helper has kept": (
+            lambda: kept(),
+            [
+                lambda: setattr(box, "settings", Settings(3.0)),
+                lambda: (setattr(box, "settings", Settings(4.0)), kept.cache_clear()),
+            ],
+        ),
         "a flag": (lambda: float(box.bits), [lambda: setattr(box, "bits", Bits.ROUND | Bits.CLIP)]),
         "of a thread": (lambda: box.local.scale, [lambda: setattr(box.local, "scale", 3.0)]),
         "a chain of dicts": (
