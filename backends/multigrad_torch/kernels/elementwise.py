@@ -235,6 +235,8 @@ def memory(x: Tensor, *, how: str) -> Tensor:
     word, _, order = how.partition(" ")
     if word == "alias":
         return x.view_as(x)
+    if word == "own":  # torch calls what is detached no view
+        return x if torch.is_grad_enabled() else x.detach()
     copy = torch.clone if word == "copy" else Tensor.contiguous
     return copy(x, memory_format=FORMATS[order])
 

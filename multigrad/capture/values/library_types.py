@@ -54,7 +54,7 @@ from ...trace.trace import NeedsConcrete, Trace, Value
 from ..dialect import find_dialect
 from ..meanings.places import Extremes
 from ..symbols import Number, SymbolicDevice, SymbolicDType, is_number, is_tensor, own_dtype
-from . import corrections
+from . import corrections, memory
 from .corrections import LibraryCall, is_composed, is_one_step
 from .oracle import (
     ARRAYS,
@@ -196,6 +196,7 @@ class LibraryTypes:
     ) -> Any:
         """Record a call and return its result in the library's dtypes."""
         result = call.recorded()
+        memory.own_temporaries(leaves_of(result), call.operands)
         if answer is not None and len(answer) == 1 and oracle.casts_first(call.function):
             result, call = corrections.promoted_first(call, result, answer[0].dtype)
         input_dtype = self.trace.facts.get("dtype")

@@ -24,7 +24,7 @@ from ...graph.ir.graph import Node, make_node
 from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Shape, is_float, keeps_rank
 from ...graph.ops import results
 from ...graph.ops.arrays.indexing import as_index
-from ...graph.passes.memory import COPY, in_memory, may_share
+from ...graph.passes.memory import COPY, OWN, in_memory, may_share
 from ...graph.passes.residuals import KEPT
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node, copy_of, made_in_memory
 from ...trace.xp import all as xp
@@ -182,7 +182,10 @@ ORDER_KEEPING = (ops.EXPAND_DIMS, ops.RESHAPE, ops.RESHAPE_LIKE, ops.SQUEEZE)
 def contiguous(x: Value) -> Value:
     """Return the result of `contiguous()`: the same memory if x is contiguous, else a copy."""
     if x.base is not None or x.node.op is ops.INPUT:
-        return made_in_memory(x, IN_ORDER)
+        result = made_in_memory(x, IN_ORDER)
+        # Nobody but the backward sees what is written to a cotangent, so it may count as one.
+        result.is_certain = x.base is None and _is_cotangent(x.node)
+        return result
     result = copy_of(x)
     # Weakly: which one matters only while both tensors are alive.
     result.how = f"{COPY} C" if x.how.startswith(COPY) else IN_ORDER
@@ -288,6 +291,17 @@ def root_of(value: Value) -> tuple[Value, bool]:
     return value, is_sure
 
 
+def own_temporaries(results: Sequence[Any], operands: Sequence[Any]) -> None:
+    """Let results of a library's function that are views of what our ops made on the way be views
+    of nothing, as the library's own are.
+    """
+    held = {id(root_of(each)[0]) for each in operands if isinstance(each, Value)}
+    for result in results:
+        is_view = isinstance(result, Value) and result.base is not None
+        if is_view and id(root_of(result)[0]) not in held:
+            result.base, result.is_certain, result.how = None, True, OWN
+
+
 def held_values(made: Sequence[weakref.ref[Value]], own: Sequence[Any]) -> list[Value]:
     """Return those of the values made that live and share no memory with `own`: what code keeps."""
     ids = {*map(id, own)}
@@ -314,12 +328,16 @@ def _is_contiguous_slice(node: Node) -> bool:
     return not items or (is_slice and items[0][2] in (None, 1))
 
 
+def _is_cotangent(node: Node) -> bool:
+    return node.op is ops.INPUT and node.attr("name").startswith("grad_out")
+
+
 def _is_made_contiguous(trace: Trace, node: Node) -> bool:
     if node.type.kind == "scalar":
         return True
     if node.op is ops.INPUT:
         name = node.attr("name")
-        if trace.kind == "rule" or (trace.backward.is_running and name.startswith("grad_out")):
+        if trace.kind == "rule" or (trace.backward.is_running and _is_cotangent(node)):
             return False  # one capture serves all; a cotangent's layout is known only at run time
         fact = f"contiguous:{name}"
         if fact not in trace.facts:

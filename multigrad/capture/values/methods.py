@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graph import ops
 from ...graph.ir.types import BOOL, INT32, INT64, is_float
 from ...trace import trace
 from ...trace.coercion import is_exact
@@ -235,16 +234,13 @@ def identity(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return x
 
 
-def is_cotangent(x: Tensor) -> bool:
-    return x.node.op is ops.INPUT and x.node.attr("name").startswith("grad_out")
-
-
 def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
     # Itself or a copy, which depends on the strides; a rule's tensors count as contiguous.
-    is_same = x.base is None and (x.trace.kind == "rule" or is_cotangent(x) or x.notes)
     if str(memory_format) not in ("None", "torch.contiguous_format"):
         return memory.in_format(x, memory_format)
-    return x if is_same else memory.contiguous(x)
+    if x.base is None and (x.trace.kind == "rule" or x.notes):
+        return x
+    return memory.contiguous(x)
 
 
 def add(x: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:

@@ -94,9 +94,9 @@ def is_name(value: object) -> TypeGuard[str]:
 
 
 def is_layout(value: object) -> bool:
-    """Return whether a value is "alias", or "copy" or "contiguous" with the name of an order."""
+    """Return whether a value is "alias", "own", or one of "copy" and "contiguous" with an order."""
     word, _, order = value.partition(" ") if isinstance(value, str) else ("", "", "")
-    words = {"copy": ("", *ORDERS), "contiguous": ORDERS, "alias": ("",)}
+    words = {"copy": ("", *ORDERS), "contiguous": ORDERS, "alias": ("",), "own": ("",)}
     return order in words.get(word, ())
 
 

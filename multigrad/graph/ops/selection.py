@@ -167,7 +167,7 @@ MEMORY = op(
     numpy=memory,
     vjp="ct",
     result=same,
-    doc="x copied (`copy`), copied if it is not in this order (`contiguous`), or as a view "
-    "(`alias`).",
+    doc="x copied (`copy`), copied if it is not in this order (`contiguous`), as a view "
+    "(`alias`), or as one that counts as none (`own`).",
     degree=linear,
 )

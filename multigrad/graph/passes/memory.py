@@ -16,7 +16,8 @@ from .simplify import substitute
 
 # Ops that return their operand itself where there is nothing to do.
 PASSING = frozenset(("cast", "sum_to", "broadcast_to", "all_sum", "all_max"))
-COPY, ALIAS = "copy", "alias"
+# Ours is a view where the code's own result is none: `x.max(1)[0]`, of which we drop an axis.
+COPY, ALIAS, OWN = "copy", "alias", "own"
 
 
 def in_memory(node: Node, how: str) -> Node:
@@ -47,7 +48,7 @@ def owner_of_memory(node: Node) -> Node:
 
 
 def is_alias(node: Node) -> bool:
-    return node.op is ops.MEMORY and node.attr("how") == ALIAS
+    return node.op is ops.MEMORY and node.attr("how") in (ALIAS, OWN)
 
 
 def may_share(node: Node) -> bool:

@@ -96,6 +96,11 @@ FORWARDS: dict[str, Callable[[Tensor], Any]] = {
         x[None, None].expand(1, 2, 3, 4).contiguous(memory_format=torch.channels_last)
     ),
     "a copy that was written to": with_column_zero,
+    "the largest": lambda x: x.max(1)[0],
+    "the middle": lambda x: x.median(1).values,
+    "the third": lambda x: x.kthvalue(3, 1).values,
+    "normalized in groups": lambda x: F.group_norm(x[None], 1),
+    "the largest, twice": lambda x: (x.max(1)[0], x.max(1)[0]),
     "two alike": lambda x: (x * 2, x * 2),
     "two copies": lambda x: (x.clone(), x.clone()),
     "itself and a copy": lambda x: (x, x.clone()),
@@ -189,6 +194,26 @@ def test_gradients_share_memory_as_those_of_the_class(name: str) -> None:
         gradients = torch.autograd.grad(apply(x, y), (x, y), cotangent)
         gradients[0].add_(1)
         seen.append([each.tolist() for each in (*gradients, cotangent)])
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(
+    "cotangent",
+    [
+        torch.ones(3, 4),
+        torch.ones(4, 3).t(),
+        torch.ones(1).expand(3, 4),
+        torch.empty_strided((3, 4), (8, 2)).fill_(1.0),
+    ],
+    ids=["in order", "transposed", "expanded", "with gaps"],
+)
+def test_a_cotangent_in_order_is_itself_or_a_copy_as_in_the_class(cotangent: Tensor) -> None:
+    cls = torch_class(lambda ctx, g: g.contiguous())(lambda ctx, x: x * 2)
+    seen = []
+    for apply in (cls.apply, xg.convert(cls)):
+        x = torch.ones(3, 4, requires_grad=True)
+        (gradient,) = torch.autograd.grad(apply(x), x, cotangent)
+        seen.append((gradient.is_contiguous(), gradient.data_ptr() == cotangent.data_ptr()))
     assert seen[0] == seen[1]
 
 
