@@ -24,7 +24,7 @@ from multigrad.trace.ranks import CHECKED, compare, note
 
 from . import dynamo
 from .dtensors import from_parts, refuse_partial, to_parts
-from .kernels.arrays import wide
+from .kernels.reductions import wide
 from .state import is_distributed
 
 Tensor: TypeAlias = torch.Tensor

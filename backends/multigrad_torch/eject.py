@@ -20,7 +20,7 @@ from multigrad.graph.random import PARITY, ROTATIONS, UNIFORM_FIELDS, WORD_MASK,
 
 from . import export
 from .attach import attach, render
-from .kernels import arrays, elementwise, random
+from .kernels import elementwise, random, reductions
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -138,7 +138,7 @@ EJECTION = Ejection(
     # The backend's function: its copy without multigrad.
     forms={
         elementwise.heaviside: heaviside,
-        arrays.array: array,
+        reductions.array: array,
         # A dispatch key cannot be written out, so the file parses its name again.
         attach.BATCHED: Made(torch._C._parse_dispatch_key, ("VmapMode",)),
         random.draw_key: draw_key,

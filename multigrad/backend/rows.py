@@ -13,7 +13,16 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -30,13 +39,81 @@ Tensor = Any
 Axis = int | tuple[int, ...] | None
 
 
-def rows_of(functions: Mapping[str, Any]) -> dict[Op, Row]:
-    """Return the functions in a file that are named after their ops: `abs`, or `abs_`."""
-    spellings = ((op, name) for op in ops.CALLABLE_OPS for name in (op.name, f"{op.name}_"))
+def rows_of(functions: Mapping[str, Any], among: Iterable[Op] | None = None) -> dict[Op, Row]:
+    """Return the functions in a file that are named after their ops: `abs`, or `abs_`.
+
+    Args:
+        among: the ops that are meant; all, unless it says so.
+    """
+    among = ops.CALLABLE_OPS if among is None else among
+    spellings = ((op, name) for op in among for name in (op.name, f"{op.name}_"))
     rows = {op: functions[name] for op, name in spellings if name in functions}
     file = functions.get("__name__")  # none where these are the locals of a function
     # What a file imports of ours may have an op's name by chance, as `random_keys.part` has.
     return {op: row for op, row in rows.items() if file is None or not _is_of_core(row)}
+
+
+class LateRows(dict[Op, Any]):
+    """Rows of the ops that the core has, with those of all others as soon as one is asked for.
+
+    Args:
+        load: gives those of all others.
+        may_have: whether an op may be among them.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[Op, Any],
+        load: Callable[[], Mapping[Op, Any]],
+        may_have: Callable[[Op], bool] | None = None,
+    ) -> None:
+        super().__init__(rows)
+        self.load: Callable[[], Mapping[Op, Any]] | None = load
+        self.may_have = may_have or _is_in_table
+
+    def load_all(self) -> None:
+        if self.load is not None:
+            for op, row in self.load().items():
+                self.setdefault(op, row)
+            self.load = None
+
+    def __contains__(self, op: object) -> bool:
+        if not super().__contains__(op) and isinstance(op, Op) and self.may_have(op):
+            self.load_all()
+        return super().__contains__(op)
+
+    def __missing__(self, op: Op) -> Any:
+        if op not in self:
+            raise KeyError(op)
+        return self[op]
+
+    def get(self, op: Op, default: Any = None) -> Any:
+        return super().get(op, default) if op in self else default
+
+    def __iter__(self) -> Iterator[Op]:
+        self.load_all()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self.load_all()
+        return super().__len__()
+
+    def keys(self) -> KeysView[Op]:
+        self.load_all()
+        return super().keys()
+
+    def items(self) -> ItemsView[Op, Any]:
+        self.load_all()
+        return super().items()
+
+    def values(self) -> ValuesView[Any]:
+        self.load_all()
+        return super().values()
+
+
+def _is_in_table(op: Op) -> bool:
+    # Symbols are written infix, without a row; the names of a backend's own kernels have dots.
+    return not op.symbol and "." not in op.name
 
 
 def _is_of_core(function: Any) -> bool:
@@ -74,8 +151,17 @@ def compositions(
         composed |= placed_rows(rows, positions)
     if all_sum is None:  # listed as unsupported, as this is then
         del composed[ops.ALL_NORM]
-    waiting = [op for op in ops.CALLABLE_OPS if op.made_of is not None]
     known = {**composed, **rows}
+    return {**composed, **composed_rows(known, widened, ops.CALLABLE_OPS)}
+
+
+def composed_rows(
+    rows: Mapping[Op, Row], widened: Callable[[Row], Row], among: Iterable[Op]
+) -> dict[Op, Row]:
+    """Return a row for each of some ops that is composed of ops with rows, also if it has one."""
+    composed: dict[Op, Row] = {}
+    waiting = [op for op in among if op.made_of is not None]
+    known = dict(rows)
     # Until nothing more is ready, because a composition may use another one.
     while ready := [op for op in waiting if all(p in known or p.symbol for p in parts_of(op))]:
         for op in ready:

@@ -53,7 +53,7 @@ DOOR = {"multigrad.backend"}
 LATE = {
     *(f"multigrad.rules.model.{name}" for name in ("lookup", "rule", "rule_names")),
     *("multigrad_torch", "multigrad_jax", "multigrad_tensorflow"),
-    *("multigrad_torch.attach.fusing.dispatch", "multigrad_torch.features"),
+    *(f"multigrad_torch.{name}" for name in ("attach.fusing.dispatch", "features", "kernels.fast")),
 }
 
 

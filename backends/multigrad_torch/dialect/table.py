@@ -51,7 +51,7 @@ from multigrad.trace.xp import all as xp
 from .. import dynamo
 from ..attach import host
 from ..importers.custom_gradients import find_custom_op
-from ..kernels import ops
+from ..kernels import other_ops
 from ..state import untraced, without_autocast, without_dispatch_modes
 from ..versions import SCANS
 from . import (
@@ -214,7 +214,7 @@ OPERATORS = {
     "__rtruediv__": reflected(xp.divide),
 }
 ALIASES: dict[Any, Any] = {
-    **named(ops.NAMES, torch, F=F),
+    **named(other_ops.NAMES, torch, F=F),
     **METHODS,
     # Functions with the names of methods.
     **{

@@ -331,7 +331,7 @@ MENDED = FORMER if RELEASE < (2, 9) else {}
 
 
 def named(library: Any, names: str) -> dict[Op, Callable[..., Any]]:
-    return {ops.OPS[name]: getattr(library, name) for name in names.split()}
+    return {getattr(ops, name.upper()): getattr(library, name) for name in names.split()}
 
 
 BY_NAME = """
@@ -340,7 +340,7 @@ BY_NAME = """
     pow rad2deg reciprocal relu round rsqrt sigmoid signbit sin sinc sinh sqrt square tan tanh trunc
 """
 OPS: dict[Op, Callable[..., Any]] = {
-    **rows_of(vars()),
+    **rows_of(vars(), ops.CORE_OPS),
     **named(torch, BY_NAME),
     **named(torch.special, "erfc i0e i1e log_ndtr ndtri"),
     **named(F, "celu elu mish relu6 selu silu"),

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend.rows import rows_of
+from multigrad.graph import ops
 from multigrad.graph.passes.decisions import APART, NUMBER_OVER, ROUNDED, as_exact
 
 from . import elementwise
@@ -64,5 +65,5 @@ def div_of_number(a: Any, b: Tensor) -> Tensor:
     return torch.as_tensor(a, dtype=b.dtype, device=b.device) / b
 
 
-OPS = {**as_exact(rows_of(vars())), NUMBER_OVER: div_of_number}
+OPS = {**as_exact(rows_of(vars(), ops.CORE_OPS)), NUMBER_OVER: div_of_number}
 IN_COMPILED = {**OPS, APART: rounded, ROUNDED: rounded}

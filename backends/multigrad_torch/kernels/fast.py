@@ -17,6 +17,7 @@ import torch
 
 from multigrad.backend.rows import (
     FastKernels,
+    LateRows,
     Pattern,
     find_one_plus_square,
     find_scaled_quotient,
@@ -34,12 +35,12 @@ from multigrad.graph.ir.graph import Node, make_node
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import FLOAT_SCALAR, UNKNOWN, Type
 from multigrad.graph.ops.results import elementwise
+from multigrad.graph.support.lazy_modules import late_function, late_value
 
 from ..state import scalar
 from . import masks
-from .arrays import norm, put_over
 from .elementwise import MENDED, fitting
-from .loops import turns
+from .reductions import norm
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -373,10 +374,11 @@ UNARY = """
     abs neg square sqrt rsqrt reciprocal floor ceil round trunc exp expm1 log log1p sin cos atan
     tanh sigmoid relu
 """
-NAMES = [name for name in UNARY.split() if ops.OPS[name] not in MENDED]
+NAMES = {name: op for name in UNARY.split() if (op := getattr(ops, name.upper())) not in MENDED}
 # By op, for each operand the kernel that writes over it; None: it may not be overwritten.
 IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
-    **{ops.OPS[name]: (getattr(Tensor, f"{name}_"),) for name in NAMES},
+    **masks.IN_PLACE,
+    **{op: (getattr(Tensor, f"{name}_"),) for name, op in NAMES.items()},
     ops.ADD: (Tensor.add_, Tensor.add_),
     ops.SUB: (Tensor.sub_, subtract_from),
     ops.MUL: (Tensor.mul_, Tensor.mul_),
@@ -388,7 +390,6 @@ IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
     SIGN_OR_ZERO: (Tensor.sign_,),
     ONE_MINUS: (one_minus_,),
     ops.CLIP: (clip_, None, None),
-    ops.PUT: (put_over, None),
     CLAMP: (Tensor.clamp_, None, None),
     CLAMP_MIN: (Tensor.clamp_min_, None),
     CLAMP_MAX: (Tensor.clamp_max_, None),
@@ -399,7 +400,7 @@ IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
 
 # By op, the kernel with `out=`.
 INTO: dict[Op, Callable[..., Tensor]] = {
-    **{ops.OPS[name]: getattr(torch, name) for name in NAMES if name != "relu"},
+    **{op: getattr(torch, name) for name, op in NAMES.items() if name != "relu"},
     **{op: getattr(torch, op.name) for op in (ops.ADD, ops.SUB, ops.MUL, ops.DIV)},
     masks.HEAVISIDE: masks.heaviside,
 }
@@ -434,6 +435,11 @@ KERNELS: dict[Op, Callable[..., Any]] = {
     CLAMP_MIN: torch.clamp_min,
     CLAMP_MAX: torch.clamp_max,
 }
+
+
+def is_put(op: Op) -> bool:
+    return op.name == "put"
+
 
 # Patterns are tried in this order: each sees the nodes that earlier ones have made.
 FAST = FastKernels(
@@ -531,8 +537,8 @@ FAST = FastKernels(
         ),
     ),
     kernels=KERNELS,
-    in_place={**IN_PLACE, **masks.IN_PLACE},
+    in_place=LateRows(IN_PLACE, late_value("multigrad_torch.kernels.arrays:IN_PLACE"), is_put),
     into=INTO,
-    turns=turns,
+    turns=late_function("multigrad_torch.kernels.loops:turns"),
     constants=CONSTANTS,
 )

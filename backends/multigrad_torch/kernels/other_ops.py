@@ -1,0 +1,28 @@
+"""The rows of torch's kernel table that elementwise rules and reductions need not: draws, indices,
+products, matrices, orders, and what processes exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from multigrad.backend.rows import compositions
+from multigrad.graph import ops
+from multigrad.graph.ir.op import Op
+
+from .. import distributed
+from . import arrays, elementwise
+from .ops import OWN
+
+OTHERS: dict[Op, Callable[..., Any]] = {**arrays.OPS, **distributed.OPS}
+# In float32 for 16-bit floats, as in `ops.py`.
+WIDE = (
+    *(ops.LOGCUMSUMEXP, ops.DISCOUNTED_SUM, ops.FFT, ops.CHOLESKY, ops.TRIANGULAR_SOLVE),
+    *(ops.SOLVE, ops.INV, ops.PINV, ops.DET, ops.LOGABSDET, ops.SIGNDET, ops.EXPM, ops.LU),
+    *(ops.SVD, ops.SVDVALS, ops.EIGH, ops.EIGVALSH, ops.QR),
+)
+OTHERS |= {op: elementwise.widened(OTHERS[op]) for op in WIDE}
+OPS = {**OTHERS, **OWN}
+OPS = {**compositions(OPS, elementwise.widened, arrays.positions), **OPS}
+NAMES = f"{elementwise.NAMES}; {arrays.NAMES}"
