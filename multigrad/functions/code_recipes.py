@@ -20,7 +20,9 @@ from functools import partial
 from typing import Any
 
 from ..capture.copies.run_or_import import run_written_in
+from ..capture.user_code.inspection import contents, plain_function
 from ..capture.user_code.signature import name_of
+from ..capture.user_code.snapshot import noting_state
 from ..errors import GradientError
 from ..trace.trace import Trace
 from .calls.capture_errors import kind_name
@@ -48,7 +50,7 @@ def recipe_of_gradient(
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         result = run_written_in(library, function, trace, *args, **kwargs)
-        return split_result(name, result, args, kwargs)
+        return split_result(name, result, args, kwargs, trace)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return split_result(name, function(*args, **kwargs), args, kwargs)
@@ -71,13 +73,21 @@ def recipe_of_gradient(
     )
 
 
-def split_result(name: str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+def split_result(
+    name: str,
+    result: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    trace: Trace | None = None,
+) -> Recorded:
     """Return the checked outputs and gradient function that a decorated function returned."""
     expected = "(outputs, grad), where grad(upstream) returns the gradients of the arguments"
     outputs, grad = pair_of(name, result, expected)
 
     def pull(upstream: Any) -> Any:
-        return call_gradient(grad, upstream, outputs, args, kwargs)
+        cells = getattr(plain_function(grad), "__closure__", None) or ()
+        with noting_state(trace, (*cells, *map(contents, cells))):
+            return call_gradient(grad, upstream, outputs, args, kwargs)
 
     return Recorded(outputs, pull)
 

@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from multigrad.backend.values import is_float_tensor
 from multigrad.capture.meanings.places import Extremes
 from multigrad.capture.user_code.inspection import nested_codes
+from multigrad.capture.user_code.snapshot import noting_state
 from multigrad.errors import GradientError, explaining
 from multigrad.functions.calls.imported_gradients import Pushed, make_tangent
 from multigrad.functions.calls.parameters import bind_call, signature_of
@@ -179,7 +180,9 @@ def record_call(
     def pull(cotangents: Any) -> Any:
         """Run backward; return gradients nested like the caller's arguments."""
         nodes_before, kept = nodes(), dict(vars(ctx))
-        raw_gradients = call(backward, ctx, *(cotangents if is_tuple else (cotangents,)))
+        own = [value for name, value in kept.items() if name not in OF_CALL]
+        with noting_state(trace, own):
+            raw_gradients = call(backward, ctx, *(cotangents if is_tuple else (cotangents,)))
         after = vars(ctx)
         if trace is not None and not (
             after.keys() == kept.keys() and all(after[name] is kept[name] for name in kept)
@@ -367,6 +370,9 @@ class Context:
         if self._trace is not None and hasattr(torch.autograd.function.BackwardCFunction, name):
             raise self._trace.error(f"uses ctx.{name}, which is not captured")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+OF_CALL = frozenset(vars(Context(None, ())))  # what is no attribute of the user's
 
 
 def may_have_gradient(value: Any) -> bool:

@@ -25,7 +25,7 @@ import threading
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import is_
@@ -36,11 +36,14 @@ import numpy as np
 from ...backend.discovery import backend_of
 from ...errors import BackendNotFound
 from ...graph.support.lazy_modules import imported_module
+from ...graph.support.trees import optree
 from ...trace.identity import attributes_of, is_plain
-from ...trace.trace import Value
+from ...trace.limits import STATE
+from ...trace.trace import Trace, Value
 from ..dialect import registered_dialects
 from .inspection import (
     acts,
+    contents,
     held_around,
     mentioned,
     method_of,
@@ -246,6 +249,28 @@ class Snapshot:
         self._restores.clear()
 
 
+@contextmanager
+def noting_state(trace: Trace | None, values: Sequence[Any]) -> Iterator[None]:
+    """Note in a capture that a backward within changes what forward has made for it, and undo it:
+    each of several runs is the first.
+    """
+    if trace is None:
+        yield
+        return
+    inside = Snapshot()
+    if trace.source.witness is not None:  # what is changed outside is refused
+        inside._seen.update(trace.source.witness.outside._seen)
+    for value in values:
+        inside.see(value)
+    symbols = [each for each in optree.tree_leaves([*values]) if isinstance(each, Value)]
+    nodes = [each.node for each in symbols]
+    yield
+    inside.restore()
+    is_written = any(a.node is not b for a, b in zip(symbols, nodes, strict=True))
+    if is_written or inside.change or inside.new_attributes:
+        trace.omit(STATE)
+
+
 def functions_of(*functions: Any) -> list[types.FunctionType]:
     """Return the plain functions of callables, and the user's helpers that they mention."""
     seen: dict[types.FunctionType, None] = {}
@@ -315,6 +340,14 @@ def _write_list(value: Any, items: Any) -> None:
         list.__delitem__(value, slice(items, None))
 
 
+def _read_cell(cell: Any) -> list[Any]:
+    return [contents(cell)]
+
+
+def _write_cell(cell: Any, items: list[Any]) -> None:
+    (cell.cell_contents,) = items
+
+
 def _write_all(kind: Any, add: Callable[[Any, Any], Any], value: Any, items: Any) -> None:
     if not isinstance(items, int):
         kind.clear(value)
@@ -377,6 +410,7 @@ KINDS: dict[type, Access] = {
     deque: (_list_of(deque), partial(_write_all, deque, deque.extend)),
     bytearray: (bytes, _write_bytes),
     array.array: (array.array.tobytes, _write_bytes),
+    types.CellType: (_read_cell, _write_cell),
     io.StringIO: (_read_file, _write_file),
     io.BytesIO: (_read_file, _write_file),
     contextvars.ContextVar: (_read_variable, _write_variable),

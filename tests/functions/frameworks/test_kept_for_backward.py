@@ -308,6 +308,64 @@ def test_a_write_to_the_result_within_compiled_code_does_not_reach_backward() ->
         torch.testing.assert_close(gradient, 2 * x.exp())
 
 
+class Counter:
+    count = 0
+
+
+def append(made: Any, g: Tensor) -> Tensor:
+    made["list"].append(g)
+    return sum(made["list"])
+
+
+def count_in_a_dict(made: Any, g: Tensor) -> Tensor:
+    made["dict"]["runs"] = made["dict"].get("runs", 0) + 1
+    return g * made["dict"]["runs"]
+
+
+def count_in_an_object(made: Any, g: Tensor) -> Tensor:
+    made["object"].count += 1
+    return g * made["object"].count
+
+
+def write_to_what_is_kept(made: Any, g: Tensor) -> Tensor:
+    return g * made["tensor"].add_(1)
+
+
+def count_by_rebinding(made: Any, g: Tensor) -> Tensor:
+    made["count"] += 1
+    return g * made["count"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [append, count_in_a_dict, count_in_an_object, write_to_what_is_kept, count_by_rebinding],
+)
+def test_a_second_backward_sees_what_the_first_has_changed_of_what_forward_made(
+    change: Callable[..., Tensor],
+) -> None:
+    def make(x: Tensor) -> dict[str, Any]:
+        return {"list": [], "dict": {}, "object": Counter(), "tensor": x * 1, "count": 0}
+
+    @torch_class(lambda ctx, g: change(ctx.made, g))
+    def Changing(ctx: Any, x: Tensor) -> Tensor:
+        ctx.made = make(x)
+        return x * 2
+
+    def changing(x: Tensor) -> Any:
+        made = make(x)
+        return x * 2, lambda g: change(made, g)
+
+    def gradients(apply: Callable[[Tensor], Tensor]) -> list[Any]:
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        y = apply(x).sum()
+        return [torch.autograd.grad(y, x, retain_graph=True)[0].tolist() for _ in range(3)]
+
+    assert gradients(xg.convert(Changing)) == gradients(Changing.apply)
+    assert gradients(xg.custom_gradient(changing)) == gradients(Changing.apply)
+    _, pull = xg.vjp(xg.custom_gradient(changing), torch.tensor([1.0, 2.0]))
+    assert [pull(torch.ones(2))[0].tolist() for _ in range(3)] == gradients(Changing.apply)
+
+
 # --- closures, and NumPy --------------------------------------------------------------------------
 def keeping_a_cosine(x: Any) -> Any:
     kept = np.cos(x)
