@@ -9,6 +9,10 @@ from .graph.support.provided import provide
 provide(
     {
         "multigrad.graph.ops:list_families": "multigrad.graph.ops.arrays.families:list_families",
+        "multigrad.lowering.emit:write_loop": "multigrad.lowering.loops:write_loop",
+        "multigrad.lowering.function_graph:run_scans_of_backward": (
+            "multigrad.lowering.loops:run_scans_of_backward"
+        ),
         "multigrad.capture:check_dialect": "multigrad.capture.dialect:check_dialect",
         "multigrad.rules.model.activation_function:forward_of_code": (
             "multigrad.rules.model.forward_of_code:forward_of_code"

@@ -15,7 +15,7 @@ import functools
 import itertools
 import keyword
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,13 +24,13 @@ from ..backend.emitted import Body, Prepared
 from ..backend.rows import disabled
 from ..errors import UnsupportedOp
 from ..graph import ops
-from ..graph.ir.graph import ArrayValue, Graph, Location, Node, Region, count_uses, make_node
+from ..graph.ir.graph import ArrayValue, Graph, Location, Node, count_uses, make_node
 from ..graph.ir.types import BOOL, UNKNOWN, T, is_float
-from ..graph.ops.arrays.loops import OF_A_LOOP, key_of
 from ..graph.ops.results import OWNING
 from ..graph.passes.simplify import is_elementwise, rebuild, scalar_function, symbol_function
 from ..graph.passes.turns import assume_alike
 from ..graph.support.class_bases import cached_property
+from ..graph.support.provided import NEEDS_ENGINE, provided
 from .function_graph import PACK, UNPACK
 from .patterns import apply_patterns
 
@@ -54,9 +54,8 @@ class Emission:
         namespace: what the module's code names, by name.
         taken: names that mean something else in the code, such as those of its variables.
         serials: the next number of temporaries, by their letter.
-        regions: the names of functions of regions, by the region and whether it is fast code.
-        turns: the text of arguments, see `define_turn`.
-        definitions: the source of those functions.
+        known: what is written of loops' regions, see `loops.py`.
+        definitions: the source of functions that come before all other code.
         written: where the user wrote what a text computes, first the last op of it.
     """
 
@@ -69,58 +68,9 @@ class Emission:
     namespace: dict[str, Any] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     serials: dict[str, itertools.count[int]] = field(default_factory=dict)
-    regions: dict[tuple[Region, bool], str] = field(default_factory=dict)
-    turns: dict[tuple[Region, int, int], str] = field(default_factory=dict)
+    known: dict[Any, Any] = field(default_factory=dict)
     definitions: list[str] = field(default_factory=list)
     written: dict[str, tuple[Location, ...]] = field(default_factory=dict)
-
-    @cached_property
-    def derivative_guard(self) -> Any:
-        """The function that refuses a derivative of a loop, where the framework would take one."""
-        forbid = self.backend.autodiff.forbid_derivative
-        return None if forbid is None else forbid(f"rule {self.rule!r}: {OF_A_LOOP}")
-
-    def define(self, region: Region, *, single: bool, fast: bool = False) -> str:
-        """Return the name of the function that computes a region: its only result, or a tuple."""
-        # Defined once and before all other code: a framework knows a function by its identity.
-        name = self.regions.get((region, fast))
-        if name is None:
-            body = emit_body(region.graph, self, fast)
-            name = self.regions[region, fast] = self.bind(region.graph.name, (region, fast))
-            self._define(name, body, single=single)
-        return name
-
-    def define_turn(self, node: Node) -> str:
-        """Return the last arguments of `FastKernels.turns` as text: "turn_1, ((1, 0),), ()".
-
-        These are the name of the function of one turn, which takes a place for each result after
-        its operands; pairs of a row and the carried value whose shape it is assumed to have; and
-        pairs of a result and the carried value that it is, unchanged.
-        """
-        carried, rows, region = node.attr("carried"), node.attr("rows"), node.attr("body")
-        turn = self.turns.get((region, carried, rows))
-        if turn is None:
-            graph, assumed = assume_alike(region.graph, carried, rows)
-            places = [f"place_{i}" for i in range(len(graph.outputs))]
-            # Carried position -> the first output after the carry that repeats it, unchanged.
-            repeats = {}
-            for i, output in enumerate(graph.outputs[carried:], carried):
-                if output in graph.inputs[:carried]:
-                    repeats.setdefault(graph.inputs.index(output), i)
-            name = self.bind("turn", (region, carried, rows))
-            body = emit_body(graph, self, True, places=places)
-            self._define(name, body, *places)
-            pairs = [tuple(assumed.items()), tuple((i, j) for j, i in repeats.items())]
-            turn = ", ".join((name, *map(repr, pairs)))
-            self.turns[region, carried, rows] = turn
-        return turn
-
-    def _define(self, name: str, body: Body, *places: str, single: bool = False) -> None:
-        results = body.result if single else f"({body.result},)"
-        self.definitions.append(
-            f"def {name}({', '.join((*body.parameters, *places))}):\n{body.indented(4)}"
-            f"    return {results}\n\n\n"
-        )
 
     def with_definitions(self, source: str) -> str:
         return "".join(self.definitions) + source
@@ -155,7 +105,7 @@ def emit_body(
         graph = apply_patterns(graph, emission.backend.kernels.fast, emission.off)
     if emission.selects:
         graph = rebuild(graph, by_mask)
-    return _Writer(graph, emission, fast, prepared, places).write(elementwise)
+    return Writer(graph, emission, fast, prepared, places).write(elementwise)
 
 
 def by_mask(node: Node) -> Node:
@@ -170,7 +120,13 @@ def by_mask(node: Node) -> Node:
     return node
 
 
-class _Writer:
+@provided
+def write_loop(writer: Writer, node: Node) -> str:
+    """Return the code of a loop's result."""
+    raise UnsupportedOp(f"rule {writer.emission.rule!r} has a loop, which {NEEDS_ENGINE}")
+
+
+class Writer:
     """Writes one graph, node by node; lives while the body is being emitted.
 
     `express` returns the text of a node. What is used once is nested into its user's text; the
@@ -192,8 +148,6 @@ class _Writer:
         self.backend = emission.backend
         has_in_place = fast and f"{self.backend.name}.in_place" not in emission.off
         self.in_place = self.backend.kernels.fast.in_place if has_in_place else {}
-        has_turns = fast and f"{self.backend.name}.turns" not in emission.off
-        self.turns = self.backend.kernels.fast.turns if has_turns else None
         self.prepared = prepared
         # Scalars of params and constants alone, which `prepare` computes.
         self.static: set[Node] = set()
@@ -203,7 +157,7 @@ class _Writer:
                 self.static.add(node)
         self.uses = count_uses(graph)
         self.lines: list[str] = []
-        self.loops: dict[Any, str] = {}  # the names of loops' results, by what tells loops apart
+        self.loops: dict[Any, str] = {}  # the names of loops, by their nodes
         # Of each node that is expressed: its text, precedence and depth.
         self.done = {node: (node.attr("name"), ATOM, 0) for node in graph.inputs}
         self.parameters = tuple([name for name, _, _ in self.done.values()])
@@ -235,7 +189,7 @@ class _Writer:
             inner = itertools.chain(*[nested[operand] for operand in node.operands])
             places = tuple(dict.fromkeys(inner if own is None else (own, *inner)))
             is_loop = node.op.loop is not None
-            text = self.loops[key_of(node)] if is_loop else self.done[node][0]
+            text = self.loops[node] if is_loop else self.done[node][0]
             nested[node] = () if text in lines else places
             if places and (text in lines or not text.isidentifier()):
                 self.emission.written[lines.get(text, text)] = places
@@ -244,7 +198,7 @@ class _Writer:
         if node.op is ops.CONST:
             return self.literal(node.attr("value"))
         if node.op.loop:
-            return self.loop(node), ATOM, 0
+            return write_loop(self, node), ATOM, 0
         text, strength = self.call(node)
         depth = 1 + max([self.done[operand][2] for operand in node.operands], default=0)
         # A value that is used twice is computed once; the parser limits how deep calls may nest.
@@ -254,42 +208,6 @@ class _Writer:
             lines.append(f"{name} = {text}")
             return name, ATOM, 0
         return text, strength, depth
-
-    def loop(self, node: Node) -> str:
-        """Return the code of a loop's result; the loop runs once for all of its results."""
-        key = key_of(node)
-        name = self.loops.get(key)
-        if name is None:
-            run, kernel_name = getattr(self.backend.kernels, node.op.name), node.op.name
-            if run is None:
-                raise self.lacking(node.op, "it has none")
-            values = [self.hoisted_text(node, operand)[0] for operand in node.operands]
-            listing_of = self.scan_of if node.op.loop == "rows" else self.while_of
-            arguments = [*listing_of(node, values)]
-            if node.op.loop == "rows" and self.turns is not None:
-                run, kernel_name = self.turns, "turns"
-                arguments.append(self.emission.define_turn(node))
-            name = self.loops[key] = self.fresh()
-            function = self.emission.bind(kernel_name, run)
-            self.lines.append(f"{name} = {function}({', '.join(arguments)})")
-        result = f"{name}[{node.attr('position')}]"
-        ends_by_values = node.op.loop == "values" and is_float(node.type)
-        if ends_by_values and self.emission.derivative_guard is not None:
-            return f"{self.emission.bind('once', self.emission.derivative_guard)}({result})"
-        return result
-
-    def while_of(self, node: Node, values: Sequence[str]) -> Iterator[str]:
-        count = len(node.attr("body").graph.outputs)
-        yield from map(_listed, (values[:count], values[count:]))
-        yield self.emission.define(node.attr("condition"), single=True)
-        yield self.emission.define(node.attr("body"), single=False)
-
-    def scan_of(self, node: Node, values: Sequence[str]) -> Iterator[str]:
-        carried = node.attr("carried")
-        first = carried + node.attr("rows")
-        yield from map(_listed, (values[:carried], values[carried:first], values[first:]))
-        yield self.emission.define(node.attr("body"), single=False, fast=self.fast)
-        yield repr(node.attr("reverse"))
 
     def fresh(self, letter: str = "v") -> str:
         emission = self.emission
@@ -577,10 +495,6 @@ def write_where_it_fits(kernel: Any, plain: Any, position: int) -> Any:
         return plain(other, x) if position else plain(x, other)
 
     return write_over
-
-
-def _listed(values: Sequence[str]) -> str:
-    return f"({''.join(f'{value}, ' for value in values).strip()})"
 
 
 INFIX: Any = "written as an infix symbol"

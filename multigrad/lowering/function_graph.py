@@ -15,10 +15,9 @@ from ..backend.contract import Backend
 from ..backend.rows import kernel
 from ..errors import TraceError, UnsupportedOp
 from ..graph import ops
-from ..graph.ir.graph import Graph, Node, make_node, walk
+from ..graph.ir.graph import Graph, Node, make_node
 from ..graph.ir.op import Op
 from ..graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, Type, is_float
-from ..graph.ops.arrays.loops import joined
 from ..graph.ops.results import kept
 from ..graph.passes.decisions import with_exact_decisions
 from ..graph.passes.memory import owned, without_memory
@@ -36,6 +35,7 @@ from ..graph.passes.residuals import (
 )
 from ..graph.passes.simplify import rename_inputs, simplify, substitute
 from ..graph.support.params import Fused
+from ..graph.support.provided import NEEDS_ENGINE, provided
 from ..trace.derived.custom_calls import drop_calls, gradients_lost
 from ..trace.derived.derivatives import pullbacks, tangent_map
 from ..trace.trace import NeedsConcrete
@@ -267,17 +267,7 @@ class FunctionGraph:
 
     def with_histories(self) -> FunctionGraph | None:
         """Return the pair whose forward runs the scans that backward reads; None without scans."""
-        if not self._scans:
-            return None
-        forward, backward = self.forward, self.backward
-        while True:
-            scans = [n for g in (forward, backward) for n in g.nodes if n.op.loop == "rows"]
-            joins = {node: wide for node, wide in joined(scans).items() if node is not wide}
-            # Scans below other scans first, because a substitution rebuilds the nodes above it.
-            lowest = {n: w for n, w in joins.items() if joins.keys().isdisjoint(walk(n.operands))}
-            if not lowest:
-                return replace(self, forward=forward, backward=backward)
-            forward, backward = substitute(forward, lowest), substitute(backward, lowest)
+        return run_scans_of_backward(self) if self._scans else None
 
     def cut_at_inputs(self, pushes: bool = False) -> ResidualCut:
         """Return the backward split at the inputs, and at outputs that it reads as forward gave
@@ -391,6 +381,12 @@ class FunctionGraph:
         pairs = zip(self.seeds, graph.outputs, strict=True)
         tangents_out = tuple([node for seed, node in pairs if seed is not None])
         return Graph(graph.name, graph.inputs, tangents_out, graph.locations)
+
+
+@provided
+def run_scans_of_backward(pair: FunctionGraph) -> FunctionGraph:
+    """Return the pair whose forward runs the scans that backward reads."""
+    raise UnsupportedOp(f"{pair.name!r} has a loop, which {NEEDS_ENGINE}")
 
 
 # --- masks as bits --------------------------------------------------------------------------------

@@ -107,12 +107,16 @@ def imported_module(name: str) -> ModuleType | None:
 
 
 def late_function(place: str) -> Callable[..., Any]:
-    """Return the function at module:name, whose module is imported when it is called."""
-    module, _, name = place.partition(":")
+    """Return the function at module:name, whose module is imported when it is called.
+
+    Its attribute `load` is a function that gives the one at that place.
+    """
+    load = late_value(place)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return getattr(import_module(module), name)(*args, **kwargs)
+        return load()(*args, **kwargs)
 
+    call.load = load  # type: ignore[attr-defined]
     return call
 
 

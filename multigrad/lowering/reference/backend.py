@@ -16,15 +16,15 @@ import numpy as np
 from ...backend.contract import Autodiff, Backend, Draws, Kernels, Tensors, late
 from ...backend.emitted import Emitted
 from ...graph import ops
-from ...graph.ops.arrays import loops
 from ...graph.ops.numerics import RELEASE, as_numpy_dtype
 from ...graph.ops.table import Composed
-from ...graph.support.lazy_modules import imported_module
+from ...graph.support.lazy_modules import imported_module, late_function
 from .function import ReferenceFunction, quiet
 from .kernels import FAST
 
 Array = Any
 FEATURES = f"{__package__}.features"
+LOOPS = "multigrad.graph.ops.arrays.loops"
 OPS = {
     op: op.numpy.function if isinstance(op.numpy, Composed) else op.numpy
     for op in ops.CALLABLE_OPS
@@ -173,8 +173,8 @@ backend = Backend(
     kernels=Kernels(
         rows=OPS,
         unsupported={},
-        while_loop=loops.run_while,
-        scan=loops.run_scan,
+        while_loop=late_function(f"{LOOPS}:run_while"),
+        scan=late_function(f"{LOOPS}:run_scan"),
         bits=(np.packbits, unpack_bits),
         fast=FAST,
     ),
