@@ -13,16 +13,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import (
-    Callable,
-    ItemsView,
-    Iterable,
-    Iterator,
-    KeysView,
-    Mapping,
-    Sequence,
-    ValuesView,
-)
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -37,6 +28,78 @@ from ..graph.passes.simplify import rebuild
 Row = Callable[..., Any]
 Tensor = Any
 Axis = int | tuple[int, ...] | None
+MISSING: Any = object()
+OF_RULES = frozenset(ops.rows_in(ops.CORE_FAMILIES).values())
+
+
+class LateRows(MutableMapping[Op, Any]):
+    """A table by op. Those of families that rules do not need come as one of these is asked for.
+
+    Args:
+        rows: those of the ops of rules.
+        load: gives the others; the families, and the files of the rows, load with it.
+        may_have: whether an op may be among the others.
+        make: gives the row of an op that is made of others, as it is asked for; None: there is
+            none.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[Op, Any],
+        load: Callable[[], Mapping[Op, Any]],
+        may_have: Callable[[Op], bool] | None = None,
+        make: Callable[[Op], Any] | None = None,
+    ) -> None:
+        self._rows = dict(rows)
+        self._load: Callable[[], Mapping[Op, Any]] | None = load
+        self._may_have = may_have or is_of_others
+        self._make = make
+
+    def _complete(self) -> dict[Op, Any]:
+        if self._load is not None:
+            self._rows = {**self._load(), **self._rows}  # in one step, for other threads
+            self._load = None
+        return self._rows
+
+    def get(self, op: Op, default: Any = None) -> Any:
+        rows = self._rows
+        if op not in rows and self._may_have(op):
+            rows = self._complete()
+        if op not in rows and self._make is not None and op.made_of is not None:
+            row = self._make(op)
+            if row is not None:
+                rows[op] = row
+        return rows.get(op, default)
+
+    def __contains__(self, op: object) -> bool:
+        return isinstance(op, Op) and self.get(op, MISSING) is not MISSING
+
+    def __getitem__(self, op: Op) -> Any:
+        row = self.get(op, MISSING)
+        if row is MISSING:
+            raise KeyError(op)
+        return row
+
+    def __setitem__(self, op: Op, row: Any) -> None:
+        self._rows[op] = row
+
+    def __delitem__(self, op: Op) -> None:
+        del self._rows[op]
+
+    def __iter__(self) -> Iterator[Op]:
+        rows = self._complete()
+        if self._make is not None:
+            for op in ops.CALLABLE_OPS:
+                self.get(op)
+        return iter(rows)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def is_of_others(op: Op) -> bool:
+    """Return whether an op is of a family that rules do not need."""
+    return op not in OF_RULES and "." not in op.name  # a backend's own kernels are of none
 
 
 def rows_of(functions: Mapping[str, Any], among: Iterable[Op] | None = None) -> dict[Op, Row]:
@@ -51,69 +114,6 @@ def rows_of(functions: Mapping[str, Any], among: Iterable[Op] | None = None) -> 
     file = functions.get("__name__")  # none where these are the locals of a function
     # What a file imports of ours may have an op's name by chance, as `random_keys.part` has.
     return {op: row for op, row in rows.items() if file is None or not _is_of_core(row)}
-
-
-class LateRows(dict[Op, Any]):
-    """Rows of the ops that the core has, with those of all others as soon as one is asked for.
-
-    Args:
-        load: gives those of all others.
-        may_have: whether an op may be among them.
-    """
-
-    def __init__(
-        self,
-        rows: Mapping[Op, Any],
-        load: Callable[[], Mapping[Op, Any]],
-        may_have: Callable[[Op], bool] | None = None,
-    ) -> None:
-        super().__init__(rows)
-        self.load: Callable[[], Mapping[Op, Any]] | None = load
-        self.may_have = may_have or _is_in_table
-
-    def load_all(self) -> None:
-        if self.load is not None:
-            for op, row in self.load().items():
-                self.setdefault(op, row)
-            self.load = None
-
-    def __contains__(self, op: object) -> bool:
-        if not super().__contains__(op) and isinstance(op, Op) and self.may_have(op):
-            self.load_all()
-        return super().__contains__(op)
-
-    def __missing__(self, op: Op) -> Any:
-        if op not in self:
-            raise KeyError(op)
-        return self[op]
-
-    def get(self, op: Op, default: Any = None) -> Any:
-        return super().get(op, default) if op in self else default
-
-    def __iter__(self) -> Iterator[Op]:
-        self.load_all()
-        return super().__iter__()
-
-    def __len__(self) -> int:
-        self.load_all()
-        return super().__len__()
-
-    def keys(self) -> KeysView[Op]:
-        self.load_all()
-        return super().keys()
-
-    def items(self) -> ItemsView[Op, Any]:
-        self.load_all()
-        return super().items()
-
-    def values(self) -> ValuesView[Any]:
-        self.load_all()
-        return super().values()
-
-
-def _is_in_table(op: Op) -> bool:
-    # Symbols are written infix, without a row; the names of a backend's own kernels have dots.
-    return not op.symbol and "." not in op.name
 
 
 def _is_of_core(function: Any) -> bool:
@@ -133,46 +133,40 @@ def compositions(
         positions: `(x, axis)` -> the index of each element along an axis, in a shape that
             broadcasts; without it there are no rows of held values and of masks of extremes.
     """
-    all_sum = rows.get(ops.ALL_SUM)
+    composed: dict[Op, Row] = {}
+    if ops.ALL_SUM in rows:  # where it is listed as unsupported, so is this
+        composed[ops.ALL_NORM] = norm_over_shards(rows[ops.ALL_SUM], widened)
+    if positions is not None:
+        composed |= placed_rows(rows, positions)
+    # A backend's own rows serve in compositions, too.
+    known = LateRows({**composed, **rows}, dict, lambda op: composed_row(op, known, widened))
+    made = [op for op in ops.CALLABLE_OPS if op.made_of is not None and op in known]
+    return {**composed, **{op: known[op] for op in made}}
+
+
+def composed_row(op: Op, rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> Row | None:
+    """Return the row of an op that is composed of others; None where one of these has none."""
+    if any(part not in rows and part.symbol is None for part in parts_of(op)):
+        return None
+    row = compose(op, rows)
+    if not op.rounds:
+        return row
+    return widened_draw(row, widened) if op.random else widened(row)
+
+
+def norm_over_shards(all_sum: Row, widened: Callable[[Row], Row]) -> Row:
+    """Return the row of `all_norm`."""
 
     def all_norm(x: Tensor, of: Tensor, *, names: Any, ord: float) -> Tensor:
         @widened
         def whole(x: Tensor) -> Tensor:
-            assert all_sum is not None
             if ord == 1:
                 return all_sum(x, of, names=names)
             return all_sum(x**ord, of, names=names) ** (1 / ord)
 
         return whole(x)
 
-    # Found by its name, as the rows in a backend's files are.
-    composed = rows_of(locals())
-    if positions is not None:
-        composed |= placed_rows(rows, positions)
-    if all_sum is None:  # listed as unsupported, as this is then
-        del composed[ops.ALL_NORM]
-    known = {**composed, **rows}
-    return {**composed, **composed_rows(known, widened, ops.CALLABLE_OPS)}
-
-
-def composed_rows(
-    rows: Mapping[Op, Row], widened: Callable[[Row], Row], among: Iterable[Op]
-) -> dict[Op, Row]:
-    """Return a row for each of some ops that is composed of ops with rows, also if it has one."""
-    composed: dict[Op, Row] = {}
-    waiting = [op for op in among if op.made_of is not None]
-    known = dict(rows)
-    # Until nothing more is ready, because a composition may use another one.
-    while ready := [op for op in waiting if all(p in known or p.symbol for p in parts_of(op))]:
-        for op in ready:
-            row = compose(op, known)
-            if op.rounds:
-                row = widened_draw(row, widened) if op.random else widened(row)
-            composed[op] = row
-            # Further compositions use the backend's own row, if it has one.
-            known.setdefault(op, composed[op])
-        waiting = [op for op in waiting if op not in composed]
-    return composed
+    return all_norm
 
 
 def widened_draw(row: Row, widened: Callable[[Row], Row]) -> Row:
@@ -282,9 +276,9 @@ def orderings(
     return rows_of(locals())
 
 
-def namesakes(library: Any) -> dict[Op, Row]:
+def namesakes(library: Any, among: Iterable[Op] | None = None) -> dict[Op, Row]:
     """Return the rows that are a library's functions of such names, as NumPy has them; a backend's
-    own rows override them.
+    own rows override them. `among`: as in `rows_of`.
     """
 
     def reshape_like(x: Tensor, like: Tensor) -> Tensor:
@@ -326,7 +320,7 @@ def namesakes(library: Any) -> dict[Op, Row]:
     def qr(x: Tensor) -> Tensor:
         return library.linalg.qr(x)[0]
 
-    return rows_of(locals())
+    return rows_of(locals(), among)
 
 
 Part = TypeVar("Part", bound=Callable[..., Any])

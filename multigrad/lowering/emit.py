@@ -28,7 +28,6 @@ from ..graph.ir.graph import ArrayValue, Graph, Location, Node, count_uses, make
 from ..graph.ir.types import BOOL, UNKNOWN, T, is_float
 from ..graph.ops.results import OWNING
 from ..graph.passes.simplify import is_elementwise, rebuild, scalar_function, symbol_function
-from ..graph.passes.turns import assume_alike
 from ..graph.support.class_bases import cached_property
 from ..graph.support.provided import NEEDS_ENGINE, provided
 from .function_graph import PACK, UNPACK

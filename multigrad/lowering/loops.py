@@ -13,8 +13,8 @@ from ..backend.emitted import Body
 from ..graph.ir.graph import Node, Region, walk
 from ..graph.ir.types import is_float
 from ..graph.ops.arrays.loops import OF_A_LOOP, joined, key_of
-from ..graph.passes.facts import assume_alike
 from ..graph.passes.simplify import substitute
+from ..graph.passes.turns import assume_alike
 from .emit import Emission, Writer, emit_body
 from .function_graph import FunctionGraph
 

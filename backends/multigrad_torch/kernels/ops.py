@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from multigrad.backend.rows import LateRows, composed_rows
+from multigrad.backend.rows import LateRows, composed_row
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.support.lazy_modules import late_value
@@ -20,8 +20,11 @@ WIDE = (
     *(ops.SQUAREPLUS, ops.HARD_SHRINK, ops.GLU, ops.LOG_SOFTMAX, ops.LOGSUMEXP, ops.PROD),
 )
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
-OPS = LateRows(
-    {**composed_rows(OWN, elementwise.widened, ops.CORE_OPS), **OWN},
-    late_value("multigrad_torch.kernels.other_ops:OPS"),
-)
+
+
+def compose(op: Op) -> Callable[..., Any] | None:
+    return composed_row(op, OPS, elementwise.widened)
+
+
+OPS = LateRows(OWN, late_value("multigrad_torch.kernels.other_ops:OPS"), make=compose)
 UNSUPPORTED: dict[Op, str] = {}

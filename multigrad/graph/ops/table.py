@@ -14,6 +14,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -210,6 +211,9 @@ class _Asked:
 
     def __getattr__(self, name: str) -> Row:
         known = _by_name(len(DECLARED))
+        if name not in known:  # of a family that is not loaded yet
+            _ = import_module(__package__).OPS
+            known = _by_name(len(DECLARED))
         row = known.get(name)
         if row is None:
             raise AttributeError(

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from ...backend.contract import Autodiff, Backend, Draws, Kernels, Tensors, late
 from ...backend.emitted import Emitted
+from ...backend.rows import LateRows
 from ...graph import ops
+from ...graph.ir.op import Op
 from ...graph.ops.numerics import RELEASE, as_numpy_dtype
 from ...graph.ops.table import Composed
 from ...graph.support.lazy_modules import imported_module, late_function
@@ -23,14 +25,21 @@ from .function import ReferenceFunction, quiet
 from .kernels import FAST
 
 Array = Any
+# Above the core.
 FEATURES = f"{__package__}.features"
-LOOPS = "multigrad.graph.ops.arrays.loops"
-OPS = {
-    op: op.numpy.function if isinstance(op.numpy, Composed) else op.numpy
-    for op in ops.CALLABLE_OPS
-    if op.symbol is None
-}
-OPS[ops.MEMORY] = ops.MEMORY.numpy
+
+
+def meanings(table: Iterable[Op]) -> dict[Op, Callable[..., Any]]:
+    """Return NumPy's functions of ops, which are what the ops mean."""
+    rows = {op: op.numpy for op in (*table, ops.MEMORY) if op.symbol is None}
+    return {op: row for op, row in rows.items() if not isinstance(row, Composed)}
+
+
+def make_meaning(op: Op) -> Callable[..., Any]:
+    return op.numpy.function
+
+
+OPS = LateRows(meanings(ops.CORE_OPS), lambda: meanings(ops.CALLABLE_OPS), make=make_meaning)
 
 
 def weak(value: Any, dtype: Any) -> Any:
@@ -173,8 +182,8 @@ backend = Backend(
     kernels=Kernels(
         rows=OPS,
         unsupported={},
-        while_loop=late_function(f"{LOOPS}:run_while"),
-        scan=late_function(f"{LOOPS}:run_scan"),
+        while_loop=late_function("multigrad.graph.ops.arrays.loops:run_while"),
+        scan=late_function("multigrad.graph.ops.arrays.loops:run_scan"),
         bits=(np.packbits, unpack_bits),
         fast=FAST,
     ),

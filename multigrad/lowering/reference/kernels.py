@@ -15,6 +15,7 @@ import numpy as np
 from ...backend.rows import (
     WHOLE,
     FastKernels,
+    LateRows,
     Pattern,
     find_one_plus_square,
     find_scaled_quotient,
@@ -29,9 +30,9 @@ from ...backend.rows import (
 from ...graph import ops
 from ...graph.ir.graph import Node, make_node
 from ...graph.ir.types import FLOAT_SCALAR, INPUT_SHAPE, T, Type
-from ...graph.ops.arrays.indexing import put_over
 from ...graph.ops.numerics import vecdot
 from ...graph.ops.results import chosen, elementwise
+from ...graph.support.lazy_modules import late_value
 
 Array = Any
 ndarray, sqrt = np.ndarray, np.sqrt
@@ -294,17 +295,19 @@ FAST = FastKernels(
         NORM_NUMBER: norm_number,
         DIVIDED: divided,
     },
-    in_place={
-        **{
-            op: tuple(over(op.numpy, i) for i in range(len(op.operands)))
-            for op in ops.CALLABLE_OPS
-            if isinstance(op.numpy, np.ufunc) and not op.attrs and op.numpy.nout == 1
+    in_place=LateRows(
+        {
+            **{
+                op: tuple(over(op.numpy, i) for i in range(len(op.operands)))
+                for op in ops.CORE_OPS
+                if isinstance(op.numpy, np.ufunc) and not op.attrs and op.numpy.nout == 1
+            },
+            DIVIDED: (None, None, divided_into),
+            CLIP: (over_itself(clip), None, None),
+            MAXIMUM: (over_itself(maximum), None),
+            MINIMUM: (over_itself(minimum), None),
         },
-        DIVIDED: (None, None, divided_into),
-        ops.PUT: (put_over, None),
-        CLIP: (over_itself(clip), None, None),
-        MAXIMUM: (over_itself(maximum), None),
-        MINIMUM: (over_itself(minimum), None),
-    },
+        lambda: {ops.PUT: (late_value("multigrad.graph.ops.arrays.indexing:put_over")(), None)},
+    ),
     constants={**dict.fromkeys(MEETING, (0, 1)), **dict.fromkeys((MAXIMUM, MINIMUM), (1,))},
 )
