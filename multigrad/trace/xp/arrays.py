@@ -17,19 +17,18 @@ from ...graph import ops
 from ...graph.ir.types import BOOL, WHOLE, T
 from ...graph.passes.simplify import constant
 from ...graph.random import REPLAYED, key_from_int
-from ..axes import Axis, axes_of, known_shape, one_axis
+from ..axes import Axis, axes_of, known_shape
 from ..coercion import is_exact
 from ..trace import Value, apply, are_bools, cast, copy_of, dtype_name, lift, native_dtype, pow
-from .ops import cumprod, cumsum, digamma, equal, isnan, maximum, mean, minimum, var, where
+from .ops import digamma, equal, isnan, maximum, mean, minimum, var, where
 
 Tensor = Any
 
 __all__ = [
     "astype", "bernoulli_like", "bitwise_and", "bitwise_invert", "bitwise_or", "bitwise_xor",
-    "broadcast_to", "cast", "cast_like", "clip", "cumulative_prod", "cumulative_sum", "dim",
-    "exponential_like", "full_like", "gumbel_like", "nan_to_num", "ones_like", "polygamma",
-    "positive", "pow", "quantile", "rademacher_like", "rand_like", "randn_like", "size",
-    "standardize", "top_k_mask", "zeros_like",
+    "broadcast_to", "cast", "cast_like", "clip", "dim", "exponential_like", "full_like",
+    "gumbel_like", "nan_to_num", "norm", "ones_like", "polygamma", "positive", "pow", "quantile",
+    "rademacher_like", "rand_like", "randn_like", "size", "standardize", "zeros_like",
 ]  # fmt: skip
 
 
@@ -89,41 +88,6 @@ def size(x: Tensor) -> Any:
 
 
 # --- along an axis -----------------------------------------------------------------------------
-def cumulative_sum(x: Tensor, axis: int = -1) -> Tensor:
-    """The Array API's name of `cumsum`.
-
-    Examples:
-        >>> xp.cumulative_sum(np.array([1.0, 2.0, 3.0]))
-        array([1., 3., 6.])
-    """
-    return cumsum(x, axis)
-
-
-def cumulative_prod(x: Tensor, axis: int = -1) -> Tensor:
-    """The Array API's name of `cumprod`.
-
-    Examples:
-        >>> xp.cumulative_prod(np.array([1.0, 2.0, 3.0]))
-        array([1., 2., 6.])
-    """
-    return cumprod(x, axis)
-
-
-def top_k_mask(x: Tensor, k: int, axis: int = -1) -> Tensor:
-    """A mask, True at the k largest elements along an axis (ties: the lower index first).
-
-    All of it is True where the axis has fewer than k elements.
-
-    Examples:
-        >>> xp.top_k_mask(np.array([3.0, 1.0, 2.0]), 2)
-        array([ True, False,  True])
-    """
-    count = index(k)
-    if count < 0:
-        raise TypeError(f"top_k_mask marks k elements, at least 0, not {count}")
-    return apply(ops.TOP_K_MASK, x, axis=one_axis(x, axis), k=count)
-
-
 def quantile(x: Tensor, q: float, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The q-quantile, 0 <= q <= 1, linear between neighbors.
 
@@ -134,6 +98,21 @@ def quantile(x: Tensor, q: float, axis: Axis = None, keepdims: bool = False) -> 
     if not (isinstance(q, int | float) and 0 <= q <= 1):
         raise TypeError(f"quantile takes a number from 0 to 1, not {q!r}")
     return apply(ops.QUANTILE, x, axis=axes_of(x, axis), keepdims=bool(keepdims), q=float(q))
+
+
+def norm(x: Tensor, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
+    """The norm of order `ord`: 1, 2, inf or any above 0, by default over all axes; of vectors.
+
+    Examples:
+        >>> float(xp.norm(np.array([3.0, 4.0])))
+        5.0
+        >>> xp.norm(np.array([[3.0, -4.0], [1.0, 0.0]]), axis=1, ord=1)
+        array([7., 1.])
+    """
+    if not (isinstance(ord, int | float) and ord > 0):
+        raise TypeError(f"norm has an order above 0, as 1, 2 or inf, not {ord!r}")
+    order = int(ord) if ord in (1, 2) else float(ord)
+    return apply(ops.NORM, x, axis=axes_of(x, axis), keepdims=bool(keepdims), ord=order)
 
 
 # --- on elements ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Linear algebra of `xg.xp` that is more than one op: norms, products, factors; see `all.py`."""
+"""Linear algebra of `xg.xp` that is more than one op: products, factors; see `all.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 from ...graph import ops
 from ...graph.ir.types import BOOL
-from ..axes import Axis, axes_of
 from ..trace import Value, apply
 from .arrays import dim
 from .ops import eigvalsh, expand_dims, logabsdet, matmul, signdet, squeeze, sum, svdvals
@@ -25,24 +24,9 @@ from .transposes import (
 Tensor = Any
 
 __all__ = [
-    "eigh", "einsum", "lu", "norm", "outer", "qr", "slogdet", "solve", "solve_triangular", "svd",
+    "eigh", "einsum", "lu", "outer", "qr", "slogdet", "solve", "solve_triangular", "svd",
     "tensordot", "vecdot",
 ]  # fmt: skip
-
-
-def norm(x: Tensor, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
-    """The norm of order `ord`: 1, 2, inf or any above 0, by default over all axes; of vectors.
-
-    Examples:
-        >>> float(xp.norm(np.array([3.0, 4.0])))
-        5.0
-        >>> xp.norm(np.array([[3.0, -4.0], [1.0, 0.0]]), axis=1, ord=1)
-        array([7., 1.])
-    """
-    if not (isinstance(ord, int | float) and ord > 0):
-        raise TypeError(f"norm has an order above 0, as 1, 2 or inf, not {ord!r}")
-    order = int(ord) if ord in (1, 2) else float(ord)
-    return apply(ops.NORM, x, axis=axes_of(x, axis), keepdims=bool(keepdims), ord=order)
 
 
 def einsum(subscripts: str, *arrays: Tensor) -> Tensor:

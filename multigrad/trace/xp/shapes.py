@@ -1,4 +1,4 @@
-"""Shapes and indexing of `xg.xp`, where they are more than one op; see `all.py`.
+"""Shapes, indexing and orders of `xg.xp`, where they are more than one op; see `all.py`.
 
 Shapes, static indices and widths: a symbolic length among them fixes the shape of this capture.
 """
@@ -19,6 +19,8 @@ from ..trace import Value, apply, is_symbolic_tensor
 from . import transposes
 from .arrays import broadcast_to, dim
 from .ops import (
+    cumprod,
+    cumsum,
     equal,
     expand_dims,
     greater_equal,
@@ -35,9 +37,9 @@ Tensor = Any
 Pairs = Any  # an int, or a sequence of ints and of pairs of ints
 
 __all__ = [
-    "add_along_axis", "concat", "concatenate", "getitem", "matrix_transpose", "one_hot", "pad",
-    "permute_dims", "put_along_axis", "repeat", "reshape", "roll", "stack", "take",
-    "take_along_axis", "tile", "tril", "triu",
+    "add_along_axis", "concat", "concatenate", "cumulative_prod", "cumulative_sum", "getitem",
+    "matrix_transpose", "one_hot", "pad", "permute_dims", "put_along_axis", "repeat", "reshape",
+    "roll", "stack", "take", "take_along_axis", "tile", "top_k_mask", "tril", "triu",
 ]  # fmt: skip
 
 
@@ -224,6 +226,44 @@ def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
                [3., 4.]])
     """
     return apply(ops.STACK, *arrays, axis=integer(axis))
+
+
+# --- along an axis -------------------------------------------------------------------------------
+
+
+def cumulative_sum(x: Tensor, axis: int = -1) -> Tensor:
+    """The Array API's name of `cumsum`.
+
+    Examples:
+        >>> xp.cumulative_sum(np.array([1.0, 2.0, 3.0]))
+        array([1., 3., 6.])
+    """
+    return cumsum(x, axis)
+
+
+def cumulative_prod(x: Tensor, axis: int = -1) -> Tensor:
+    """The Array API's name of `cumprod`.
+
+    Examples:
+        >>> xp.cumulative_prod(np.array([1.0, 2.0, 3.0]))
+        array([1., 2., 6.])
+    """
+    return cumprod(x, axis)
+
+
+def top_k_mask(x: Tensor, k: int, axis: int = -1) -> Tensor:
+    """A mask, True at the k largest elements along an axis (ties: the lower index first).
+
+    All of it is True where the axis has fewer than k elements.
+
+    Examples:
+        >>> xp.top_k_mask(np.array([3.0, 1.0, 2.0]), 2)
+        array([ True, False,  True])
+    """
+    count = integer(k)
+    if count < 0:
+        raise TypeError(f"top_k_mask marks k elements, at least 0, not {count}")
+    return apply(ops.TOP_K_MASK, x, axis=one_axis(x, axis), k=count)
 
 
 # --- integer places -------------------------------------------------------------------------------

@@ -14,12 +14,11 @@ import numpy as np
 from ....errors import PlaceError
 from ...ir.graph import Node, make_node
 from ...ir.op import Op
-from .. import result_shapes
+from .. import result_shapes, selection
 from ..attributes import AXIS, COPIES, HALVES, INDEX, INDICES, NEW_AXIS, REPETITIONS, WIDTHS, number
 from ..numerics import Array, widened
 from ..properties import added, filled_with_zero, in_first, linear
 from ..results import overwritten, reshaped, sliced
-from ..selection import FULL_LIKE
 from ..table import Composed, Cotangents, moved_by, op
 from .shapes import rearrangement, shaped
 
@@ -154,7 +153,7 @@ def read_past_puts(node: Node, grad_out: Node | None) -> Node | None:
         while x.op is PUT:
             (x, _) = x.operands
         part = make_node(GETITEM, (x,), dict(node.attrs), node.type)
-        return make_node(FULL_LIKE, (part, value), {"dtype": node.type.dtype}, node.type)
+        return make_node(selection.FULL_LIKE, (part, value), {"dtype": node.type.dtype}, node.type)
     if x is node.operands[0]:
         return None
     return make_node(GETITEM, (x,), dict(node.attrs), node.type)
