@@ -17,6 +17,7 @@ provide(
         "multigrad.rules.model.activation_function:forward_of_code": (
             "multigrad.rules.model.forward_of_code:forward_of_code"
         ),
+        "multigrad.capture.dialects.xp:find": "multigrad.capture.dialects.array_api:find",
         "multigrad.rules.model.rule:encode_rule": "multigrad.functions.documents.rules:encode_rule",
         "multigrad.rules.model.specialization:over_shards": (
             "multigrad.trace.derived.shards:over_shards"

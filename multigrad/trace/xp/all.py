@@ -34,6 +34,10 @@ nan = float("nan")
 
 # Functions of one op of the core, and the modules that make them.
 MADE = {row.in_xp: xp_transposes if row.in_vjps else xp_ops for row in CORE_OPS if not row.composed}
+# The names that load no other module.
+CORE_NAMES = frozenset(
+    ("e", "inf", "nan", "pi", *xp_arrays.__all__, *(n for n in MADE if MADE[n] is xp_ops))
+)
 
 
 @provided
