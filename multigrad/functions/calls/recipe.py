@@ -23,13 +23,14 @@ from typing import Any
 
 from ...backend.contract import Backend
 from ...capture.user_code.inspection import plain_function
-from ...capture.user_code.libraries import OWN, dialect_of, told_library
+from ...capture.user_code.libraries import dialect_of, told_library
 from ...capture.values.oracle import Reach
 from ...errors import DisprovedError, TraceError
 from ...graph.ir.graph import Location
 from ...graph.support.params import Fused
 from ...lowering.function_graph import FunctionGraph
 from ...trace.limits import Assumption
+from ...trace.source import OWN
 from ...trace.trace import Trace
 from .arguments import Layout, read_layout
 from .effects import Note, Update
