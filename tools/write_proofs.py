@@ -26,7 +26,7 @@ from multigrad.errors import MultigradError
 from multigrad.functions.calls.recipe import Recipe, Variant
 from multigrad.functions.captures import Captures
 from multigrad.functions.proof import shipped
-from multigrad.functions.proof.verdicts import ALL, VARIABLE
+from multigrad.functions.proof.settings import ALL, VARIABLE
 from multigrad.rules.estimators.arguments import Argument
 
 DTYPES: tuple[np.dtype[Any], ...] = tuple(

@@ -15,8 +15,8 @@ from ..backend.discovery import load_backend
 from ..capture.user_code.signature import name_of
 from ..errors import RuleTypeError, suggest
 from ..functions.calls.decision import SHOWN
-from ..functions.captures import find_variant
 from ..functions.function import Function
+from ..functions.known_forms import find_variant
 from ..graph import ops
 from ..graph.ops.numerics import ignoring_warnings
 from ..graph.passes.simplify import is_elementwise

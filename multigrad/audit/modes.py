@@ -14,7 +14,7 @@ from ..backend.features import Kept
 from ..errors import GradientError
 from ..functions.calls.arguments import replace_at
 from ..functions.calls.capture_errors import NotCaptured
-from ..functions.captures import capture_example
+from ..functions.known_forms import capture_example
 from ..graph.ir.types import dtype_name
 from ..look.convert import brief
 from ..look.subject import as_float

@@ -8,13 +8,14 @@ An entry is built at the first call of its layout, from the outside in:
     _captured_entry        one entry for each set of facts, if the capture needs facts
     _entry_by_lengths      another where a constant index lies outside, if its library allows that
     _entry_by_decision     graphs, or the code as written but under some transforms
-    _lowered_entry         graphs, with what is checked before each call
-    _native_entry          the code as written
+    lowered_entry          graphs, with what is checked before each call
+    native_entry           the code as written (`native_entries.py`)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -27,12 +28,13 @@ from ..backend.discovery import FUNCTION_READERS
 from ..backend.emitted import Attached
 from ..backend.values import framework_of, in_one_framework
 from ..errors import GradientError, PlaceError, RuleTypeError, TraceError
+from ..graph.support.provided import NEEDS_ENGINE, provided
 from ..graph.support.threads import build_once, set_within
 from ..graph.support.trees import optree
 from ..lowering.checks import find_lacking, refuse_lacking
 from ..lowering.lower import lower_graphs
 from ..trace.identity import value_key
-from ..trace.limits import AUTOCAST
+from ..trace.lookups import is_read
 from ..trace.random_keys import KeySource
 from .calls.arguments import (
     PLAIN,
@@ -41,35 +43,17 @@ from .calls.arguments import (
     learn_containers,
     one_backend,
     owner_of,
-    positional_names,
     unwrap,
 )
-from .calls.as_written import (
-    explain_fallback,
-    is_original_on,
-    no_original,
-    refuse_elsewhere,
-    run_as_it_is,
-)
-from .calls.binding import Entry, bind_leaves, check_assumptions, follow_casts, follow_weak
+from .calls.binding import Entry, bind_leaves
 from .calls.capture_errors import NotCaptured
-from .calls.decision import (
-    EAGER,
-    ORIGINAL,
-    PULLED,
-    SAME,
-    TRANSFORMED,
-    Decision,
-    Door,
-    decide,
-    form_under_autocast,
-)
-from .calls.effects import callers_own, check_apart, copied_all, giving, left_out, warn_left_out
+from .calls.decision import EAGER, PULLED, Decision, Door, decide
+from .calls.effect_records import callers_own, check_apart, giving, left_out, warn_left_out
 from .calls.parameters import Completion, bind_call, refuse_unknown
-from .calls.recipe import Options, Variant
-from .captures import Captures, prove
-from .open_forms import MOST_ENTRIES, EntriesByFacts, find_form
-from .proof.verdicts import ALL, how_much
+from .calls.recipe import Options, Variant, is_original_on
+from .captures import Captures, open_indices, prove
+from .fact_entries import MOST_ENTRIES, EntriesByFacts
+from .proof.settings import ALL, how_much
 
 # The entries being built around a call, as tables and keys; emptied as each is built.
 _in_progress: ContextVar[tuple[Any, ...]] = ContextVar("multigrad_entries", default=())
@@ -148,7 +132,9 @@ class Entries:
         self, door: Door, layout: Layout, leaves: Sequence[Any], backend: Backend | None = None
     ) -> Decision:
         """Decide how a call runs at a door; captures its code if that is still to be done."""
-        find = find_form if door is PULLED else Captures.for_call
+        # A form for numbers that move serves all calls of a function whose code reads some.
+        has_reads = door is PULLED and any(map(is_read, self.captures.facts))
+        find = find_form if has_reads else Captures.for_call
         variant = find(self.captures, layout, leaves)
         return decide(door, self.recipe, variant, backend, self.options.native)
 
@@ -178,8 +164,8 @@ class Entries:
             refuse_unknown(self.recipe.subject, parameters, kwargs)
         if owner is not None:
             return self._completed_entry(inputs, nesting, owner, wrapped)
-        if self._leaves_numbers_to_original(inputs):
-            return self._original_entry(partial(optree.tree_unflatten, nesting), None, "")
+        if self.recipe.imported is not None and leaves_numbers_to_original(self, inputs):
+            return original_entry(self, partial(optree.tree_unflatten, nesting), None, "")
         # Python numbers alone become NumPy's arrays.
         wrapped = tuple(i for i, leaf in enumerate(inputs) if isinstance(leaf, float))
         inputs = [np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(inputs)]
@@ -208,7 +194,7 @@ class Entries:
             if self.options.native is False or not is_original:
                 raise
             rebuild = partial(optree.tree_unflatten, nesting)
-            return self._original_entry(rebuild, owner, str(error))
+            return original_entry(self, rebuild, owner, str(error))
         backend = one_backend(self.recipe.name, layout, inputs)
         try:
             inner = self._entry_for(layout, backend, inputs)
@@ -218,7 +204,7 @@ class Entries:
             are_numbers = owner is None or not any(map(np.ndim, inputs))
             if not are_numbers or self.recipe.imported is None or not nested:
                 raise
-            raise self._numbers_in_list(nested[0]) from error
+            raise numbers_in_list(self.recipe.subject, nested[0]) from error
         if not (wrapped or is_incomplete or is_mixed):
             return inner
         open_leaf, count = np.asarray if owner is None else unwrap, len(inputs)
@@ -242,12 +228,6 @@ class Entries:
         leaves, tree = flatten(args, kwargs)
         return self.find(leaves, tree, None).run(leaves, draws)
 
-    def _numbers_in_list(self, name: str) -> RuleTypeError:
-        return RuleTypeError(
-            f"{self.recipe.subject} got no tensor, but numbers in a list or the like: give "
-            f"numpy.array({name}), or a tensor, for {name}"
-        )
-
     def runs_as_written(self, layout: Layout) -> bool:
         """Return whether such a call runs as written while no compiler traces.
 
@@ -257,43 +237,6 @@ class Entries:
             self.captures.keep_uncaptured(layout)
             return True
         return self.options.native is True or self.completion.is_written_to
-
-    def _leaves_numbers_to_original(self, leaves: Sequence[Any]) -> bool:
-        # Numbers alone name no framework: the original's library may make its own arrays of them.
-        imported = self.recipe.imported
-        makes_arrays = imported is not None and imported.makes_arrays_of_numbers
-        is_plain = all(
-            leaf is None or isinstance(leaf, int | float | str) or callable(leaf) for leaf in leaves
-        )
-        return makes_arrays and is_plain and self.options.native is not False
-
-    def _original_entry(
-        self, rebuild: Callable[..., Any], backend: Backend | None, reason: str | TraceError
-    ) -> Entry:
-        imported, copies = self.recipe.imported, self.recipe.options.copies
-        assert imported is not None
-        apply = imported.apply
-
-        def original(leaves: Sequence[Any], draws: KeySource) -> Any:
-            # `rebuild` nests the leaves into (args, kwargs).
-            args, kwargs = callers_own(rebuild(leaves), leaves)
-            try:
-                if not copies:
-                    return apply(*args, **kwargs)
-                args, kwargs = copied_all((args, kwargs))
-                # The derivative of a copy gives a cotangent memory of its own.
-                return copied_all(apply(*args, **kwargs))
-            except Exception as failure:
-                explain_fallback(self.recipe, reason, failure, backend)
-                names = positional_names(self.completion.parameters)
-                nested = [
-                    n for n, a in zip(names, args, strict=False) if isinstance(a, list | tuple)
-                ]
-                if backend is None and nested and isinstance(failure, TypeError):
-                    raise self._numbers_in_list(nested[0]) from failure
-                raise
-
-        return Entry(original)
 
     def on(self, backend: Backend, leaves: Sequence[Any]) -> Entry:
         """Return the entry of a call whose layout never differs but in its first tensor's dtype."""
@@ -312,7 +255,7 @@ class Entries:
             self.recipe.imported is None or is_original_on(self.recipe, backend)
         ):
             reason = "it has native=True" if self.options.native else "its code looks at values"
-            return self._native_entry(layout.without_objects(), backend, None, reason)
+            return native_entry(self, layout.without_objects(), backend, None, reason)
         return self._captured_or_native(
             layout, backend, lambda: self._captured_entry(layout, backend, leaves)
         )
@@ -327,7 +270,7 @@ class Entries:
             error.error.__cause__ = error.__cause__
             why = self.recipe.give_up(error.error)
             # Kept without the cause, whose traceback would keep the call's tensors alive.
-            return self._native_entry(layout.without_objects(), backend, why, error.error.to_keep())
+            return native_entry(self, layout.without_objects(), backend, why, error.error.to_keep())
         except Exception as error:
             # On its own framework an imported function runs as written whatever went wrong; but
             # gradients that do not fit are raised, if that framework lets them pass.
@@ -338,7 +281,7 @@ class Entries:
             if self.options.native is False or not (is_caught and is_home):
                 raise
             reason = f"its capture raised {type(error).__name__}: {error}"
-            return self._native_entry(layout.without_objects(), backend, None, reason)
+            return native_entry(self, layout.without_objects(), backend, None, reason)
 
     def _captured_entry(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
         entry = self._entry_by_lengths(layout, backend, leaves)
@@ -350,7 +293,8 @@ class Entries:
             capture = partial(self._entry_by_lengths, layout.with_objects(leaves), backend, leaves)
             return self._captured_or_native(layout, backend, capture)
 
-        table = EntriesByFacts(self.captures, layout, build, on_call=backend.compiler.on_call)
+        make = entries_by_facts if any(map(is_read, self.captures.facts)) else EntriesByFacts
+        table = make(self.captures, layout, build, on_call=backend.compiler.on_call)
         table.put(leaves, entry)
         return table.entry()
 
@@ -358,7 +302,7 @@ class Entries:
         decision = self.decide(EAGER, layout, leaves, backend)
         variant, layout = decision.variant, layout.without_objects()
         entry = self._entry_by_decision(decision, layout, backend)
-        if decision.reason or not self.captures.open_indices(variant):
+        if decision.reason or not open_indices(self.recipe, variant):
             return entry
         by_facts: list[Entry] = []
 
@@ -380,50 +324,15 @@ class Entries:
     def _entry_by_decision(self, decision: Decision, layout: Layout, backend: Backend) -> Entry:
         variant = decision.variant
         if decision.reason:
-            native = self._native_entry(layout.without_objects(), backend, None, decision.reason)
-            return self._entry_under_transforms(native, variant, backend)
+            native = native_entry(self, layout.without_objects(), backend, None, decision.reason)
+            return entry_under_transforms(self, native, variant, backend)
         # `attribute_of` reads this: results on this backend lack these attributes.
         left_out.update((backend.name, note.name) for note in variant.notes)
-        entry = self._lowered_entry(variant, backend)
-        if (
-            backend.tensors.weak_types is not None
-            and self.recipe.dialect(backend.name) == backend.name
-        ):
-            is_never_weak = variant.graphs.is_rule or variant.graphs.is_random
-            return entry if is_never_weak else follow_weak(entry, self.recipe, variant, backend)
-        form = form_under_autocast(self.recipe, variant, backend, self.options.native)
-        if form == SAME:
-            return entry
-        layout = variant.layout.without_objects()
-        native = partial(self._native_entry, layout, backend, None, f"its graph lacks {AUTOCAST}")
-        return follow_casts(
-            entry, native if form == ORIGINAL else None, self.recipe, layout, backend
-        )
+        entry = self.lowered_entry(variant, backend)
+        return entry if variant.graphs.is_rule else follow_library(self, entry, variant, backend)
 
-    def _entry_under_transforms(self, native: Entry, variant: Variant, backend: Backend) -> Entry:
-        transform, is_random = backend.autodiff.transform, variant.graphs.is_random
-        if transform is None and not is_random:
-            return native
-        lowered: list[Entry] = []
-
-        def is_original_under(kinds: Any) -> bool:
-            door = TRANSFORMED._replace(takes=TRANSFORMED.takes - kinds)
-            return bool(decide(door, self.recipe, variant, backend, self.options.native).reason)
-
-        def run_chosen(leaves: Sequence[Any], draws: KeySource) -> Any:
-            # A call with a key of ours needs the graph: the original cannot draw from that key.
-            if not (is_random and draws.counter is not None):
-                kinds_shown = None if transform is None else transform()
-                # Under a transform the graph runs if what it leaves out does not show there.
-                if kinds_shown is None or is_original_under(kinds_shown):
-                    return native.run(leaves, draws)
-            if not lowered:
-                lowered.append(self._lowered_entry(variant, backend))
-            return lowered[0].run(leaves, draws)
-
-        return Entry(run_chosen)
-
-    def _lowered_entry(self, variant: Variant, backend: Backend) -> Entry:
+    def lowered_entry(self, variant: Variant, backend: Backend) -> Entry:
+        """Return the entry of a variant's graphs, with what is checked before each call."""
         graphs, lowered = variant.graphs, self.lowered(variant, backend)
         lacking = find_lacking(self.recipe.subject, backend, graphs.forward, graphs.backward)
         refuse_lacking(lacking, variant.layout.dtype or "")
@@ -447,28 +356,80 @@ class Entries:
             entry = refusing_derivatives(entry, variant, forbid)
         return checking(entry, prove_again) if how_much() == ALL else entry
 
-    def _native_entry(
-        self, layout: Layout, backend: Backend, error: TraceError | None, reason: str | TraceError
-    ) -> Entry:
-        refuse_elsewhere(error, backend)
-        if is_original_on(self.recipe, backend):
-            return self._original_entry(layout.rebuild, backend, reason)
-        if self.recipe.imported is not None and error is not None:
-            raise no_original(error, self.recipe) from error.__cause__
 
-        # Some libraries call their own gradient in another framework's program (`call_across`).
-        opaque = self.recipe.opaque
-        if opaque is not None and backend.name != self.recipe.dialect(backend.name):
-            return Entry(lambda leaves, draws: opaque.call_across(backend, layout, leaves))
+@provided
+def leaves_numbers_to_original(entries: Entries, leaves: Sequence[Any]) -> bool:
+    """Return whether numbers alone, which name no framework, go to an imported original."""
+    return False
 
-        def native(leaves: Sequence[Any], draws: KeySource) -> Any:
-            try:
-                return run_as_it_is(self.recipe, layout, backend, leaves, error)
-            except Exception as failure:
-                explain_fallback(self.recipe, reason, failure, backend)
-                raise
 
-        return Entry(native)
+def numbers_in_list(subject: str, name: str) -> RuleTypeError:
+    return RuleTypeError(
+        f"{subject} got no tensor, but numbers in a list or the like: give "
+        f"numpy.array({name}), or a tensor, for {name}"
+    )
+
+
+@provided
+def original_entry(
+    entries: Entries, rebuild: Callable[..., Any], backend: Backend | None, reason: str | TraceError
+) -> Entry:
+    """Return the entry of a framework's own custom gradient, unchanged.
+
+    `rebuild` nests the leaves into (args, kwargs).
+    """
+    raise TraceError(f"{entries.recipe.subject} is imported, which {NEEDS_ENGINE}")
+
+
+@provided
+def native_entry(
+    entries: Entries,
+    layout: Layout,
+    backend: Backend,
+    error: TraceError | None,
+    reason: str | TraceError,
+) -> Entry:
+    """Return the entry of the code as written; `error` says why it was not captured."""
+    subject, why = entries.recipe.subject, error or reason
+    raise TraceError(f"{subject} runs as written ({why}), which {NEEDS_ENGINE}") from error
+
+
+@provided
+def entry_under_transforms(
+    entries: Entries, native: Entry, variant: Variant, backend: Backend
+) -> Entry:
+    """Return an entry that runs the code as written but under some transforms."""
+    return native
+
+
+@provided
+def follow_library(entries: Entries, entry: Entry, variant: Variant, backend: Backend) -> Entry:
+    """Return an entry whose results have the dtypes that the library gives those of the code."""
+    return entry
+
+
+@provided
+def find_form(captures: Captures, layout: Layout, leaves: Sequence[Any]) -> Variant:
+    """Return the variant for a call: one for all values of numbers that move, if there is one."""
+    return captures.for_call(layout, leaves)
+
+
+@provided
+def entries_by_facts(
+    captures: Captures,
+    layout: Layout,
+    build: Callable[[Sequence[Any]], Entry],
+    on_call: Callable[[], AbstractContextManager[Any]] | None,
+) -> EntriesByFacts:
+    """Return the entries of a layout by facts, among which are values that code reads."""
+    return EntriesByFacts(captures, layout, build, on_call)
+
+
+@provided
+def check_assumptions(
+    subject: str, variant: Variant, backend: Backend, leaves: Sequence[Any]
+) -> None:
+    """Check what the code asserts of the values of a call; plain code asserts nothing."""
 
 
 def checking(entry: Entry, check: Callable[[Sequence[Any]], None]) -> Entry:

@@ -17,34 +17,30 @@ import inspect
 import itertools
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Generic, Never, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeVar
 
 from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
-from ..capture.dialect import load_dialects
 from ..errors import RuleTypeError, TraceError
 from ..graph.support.params import Fused, P, R, read_fused, read_params, read_way
 from ..graph.support.pickles import is_of_session, name_in_module, pickled
+from ..graph.support.provided import NEEDS_ENGINE, provided
 from ..graph.support.tracebacks import shorten
 from ..graph.support.trees import optree
 from ..trace.random_keys import FREE, Counter, keyed
 from ..trace.trace import Value
 from .calls.arguments import PLAIN, as_numbers, flatten
-from .calls.effects import giving, has_containers
+from .calls.effect_records import giving, has_containers
 from .calls.parameters import BoundFunction, Completion, signature_of
 from .calls.recipe import CodeRecipe, Recipe
 from .captures import Captures, inline
-from .documents.format import unseal
-from .documents.functions import SavedFunction, decode_function, recipe_of_document
 from .entries import Entries
-from .saving import encode_function
+
+if TYPE_CHECKING:
+    from .documents.functions import SavedFunction
 
 F = TypeVar("F", bound="Function")
-CallOnPlaceholders: TypeAlias = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-# How a library that builds models handles a call, as `call(function, args, kwargs)`, by the type of
-# its placeholders (Keras tensors). Written by `take_placeholders` as backends load; never emptied.
-_on_placeholders: dict[type, CallOnPlaceholders] = {}
 # For compilers whose traces hold constants alone: by `identifier`; a row goes with its Function.
 by_identifier: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
 _serials = itertools.count()
@@ -145,8 +141,7 @@ class Function(Generic[P, R]):
     @property
     def document(self) -> SavedFunction | None:
         """What it was read from; None: it is made of code."""
-        origin = self.recipe.origin
-        return origin if isinstance(origin, SavedFunction) else None
+        return self.recipe.origin if self.recipe.is_document else None
 
     @property
     def parameters(self) -> inspect.Signature | None:
@@ -392,10 +387,8 @@ class Function(Generic[P, R]):
             args, kwargs = optree.tree_unflatten(tree, leaves)
         if any(isinstance(leaf, Value) for leaf in leaves):
             return inline(self.captures, self.completion, self.draws, leaves, tree)
-        load_dialects()  # they register the types of placeholders
-        for type_, call in _on_placeholders.items():
-            if any(isinstance(leaf, type_) for leaf in leaves):
-                return call(self, args, kwargs)
+        if result := call_with_placeholders(self, args, kwargs, leaves):
+            return result[0]
         # The original may write into the caller's own lists and dicts.
         if has_containers(args, kwargs):
             with giving((args, kwargs), leaves):
@@ -423,11 +416,23 @@ class Function(Generic[P, R]):
         return encode_function(self)
 
 
-def take_placeholders(type_: type, call: CallOnPlaceholders) -> None:
-    """Register `call(function, args, kwargs)` for calls with placeholders of this type."""
-    _on_placeholders[type_] = call
+@provided
+def call_with_placeholders(
+    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+) -> tuple[Any] | None:
+    """Return the result of a call with placeholders of a library that builds models, in a tuple;
+    None: there is none among the leaves.
+    """
+    return None
 
 
+@provided
+def encode_function(function: Function, is_bare: bool = False) -> dict[str, Any]:
+    """Return a Function as plain data; see `Function.to_dict`."""
+    raise TraceError(f"a document of {function.name!r} {NEEDS_ENGINE}")
+
+
+@provided
 def _rebuild(
     data: dict[str, Any],
     key: Any,
@@ -435,26 +440,8 @@ def _rebuild(
     residuals: str | None = None,
     fused: Fused | None = None,
 ) -> Function:
-    function = restore(decode_function(unseal(data, ("function",))[1]))
-    function = function.keeping(residuals, fused=fused)
-    function = function.with_defaults(defaults) if defaults else function
-    return function if key is None else function.keyed(key)
-
-
-def restore(saved: SavedFunction) -> Function:
-    """Return the Function of a document, captured in all the forms that were saved."""
-    function = Function(recipe_of_document(saved))
-    completion = Completion(function.parameters, tuple(saved.defaults.values()))
-    draws = FREE if saved.key is None else keyed(saved.key)
-    function = function.replace(completion=completion, draws=draws)
-    function.__doc__ = saved.doc
-    captures = function.captures
-    # The facts of all variants: a call that lacks one finds none of them.
-    captures.facts = frozenset(fact for form in saved.forms for fact in form.facts)
-    for form in saved.forms:
-        key = (form.layout.key, tuple(sorted(form.facts.items())))
-        captures.variants.setdefault(key, form)
-    return function
+    # What pickles call: the Function of a document.
+    raise TraceError(f"a document of a Function {NEEDS_ENGINE}")
 
 
 def uncaptured(function: F) -> F:

@@ -24,7 +24,7 @@ from ..graph.support.tensors import Tensor
 from ..trace.coercion import lift_array
 from ..trace.trace import Trace
 from .calls.recipe import GraphSource, Recipe, Recorded, Variant
-from .captures import prove_code
+from .code_proof import prove_code
 from .function import Function
 from .object_function import STATE, holds_state, owner_of_method, recipe_of_object
 from .proof.verdicts import ProofSubject, leave_open

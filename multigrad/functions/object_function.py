@@ -28,8 +28,8 @@ from ..trace.trace import Trace, Value, copy_of
 from .calls.arguments import flatten, owner_of, unwrap
 from .calls.parameters import Completion, signature_of
 from .calls.recipe import Options, Recipe, Recorded, library_of
+from .fact_entries import MOST_ENTRIES
 from .function import Function
-from .open_forms import MOST_ENTRIES
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")  # of a module
 

@@ -13,9 +13,8 @@ and a capture around them get the form for the present values.
 from __future__ import annotations
 
 import operator
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,16 +24,15 @@ from ..graph.passes.simplify import constant, simplify, substitute
 from ..graph.support.threads import set_within
 from ..lowering.function_graph import FunctionGraph
 from ..trace.identity import items_key
-from ..trace.lookups import is_in_force, is_noted, is_read
+from ..trace.lookups import is_noted, is_read
 from ..trace.random_keys import KeySource
 from .calls.arguments import Layout
 from .calls.binding import Entry, Run
-from .calls.facts import gather_facts, watch, watch_arguments
+from .calls.facts import gather_facts, watch_arguments
 from .calls.recipe import Variant
 from .captures import Captures
+from .fact_entries import EntriesByFacts
 
-# For each Function; a table that is full is emptied.
-MOST_ENTRIES = 1024
 CALLS = 4  # for which what code reads has stayed the same: then a check of it is written
 MOST_TRIED = 4  # forms of one layout, of which none held
 Numbers = Mapping[Reads, frozenset[Any]]  # the paths to them
@@ -138,11 +136,8 @@ def _at_present(form: Variant) -> FunctionGraph:
 
 
 # --- which entry runs a call ----------------------------------------------------------------------
-class EntriesByFacts:
-    """Entries of one layout, one for each set of facts about a call's values.
-
-    `captures` has the facts that are needed, of which a new capture may need more. Where a rule in
-    force, or the rule of a name, is among them, calls are within `on_call` of their compiler.
+class OpenEntries(EntriesByFacts):
+    """Entries by facts where values that the code reads are among these.
 
     A float that the code reads, and that keeps changing, becomes a number of the call: the entries
     in `_open` take it as it is then.
@@ -152,28 +147,7 @@ class EntriesByFacts:
     `_latest`, which are by the facts about arguments.
     """
 
-    __slots__ = (
-        *("_around", "_build", "_entry", "_latest", "_layout", "_look", "_on_call", "_open"),
-        *("_reads", "_state", "captures"),
-    )
-
-    def __init__(
-        self,
-        captures: Captures,
-        layout: Layout,
-        build: Callable[[Sequence[Any]], Entry],
-        on_call: Callable[[], AbstractContextManager[Any]] | None,
-    ) -> None:
-        self.captures, self._layout, self._build = captures, layout, build
-        self._on_call = on_call
-        self._entry: Callable[[], Entry | None] = lambda: None
-        self._begin_anew()
-
-    def entry(self) -> Entry:
-        """Return the entry that runs the calls; this table refers to it weakly."""
-        entry = Entry(self.run)
-        self._entry = weakref.ref(entry)
-        return entry
+    __slots__ = ("_latest", "_look", "_open", "_reads")
 
     def _run_by(self, run: Run) -> None:
         entry = self._entry()
@@ -181,30 +155,17 @@ class EntriesByFacts:
             entry.run = run
 
     def _begin_anew(self) -> None:
+        super()._begin_anew()
         facts = self.captures.facts
-        # What reads the facts of a call, and the entries by them: both change together.
-        self._state: tuple[Any, dict[Any, Entry]] = watch(facts, self._layout), {}
         # Numbers that the code reads and that move, and the entries of forms for all their values.
         self._open: tuple[Numbers, dict[Any, Entry]] = {}, {}
         reads = sorted(filter(is_read, facts))
         is_of_code = all(isinstance(fact, Reads) for fact in reads)
         self._reads: list[Any] = reads if is_of_code else []
         self._look = watch_arguments(facts, self._layout)
-        self._around = self._on_call if any(map(is_in_force, facts)) else None
         # The entries, the numbers of what was read, and for how many calls.
         self._latest: tuple[dict[Any, Entry], Any, int] = {}, (), 0
         self._run_by(self.run)
-
-    def put(self, leaves: Sequence[Any], entry: Entry) -> None:
-        read_facts, entries = self._state
-        entries[read_facts(leaves)] = entry
-
-    def run(self, leaves: Sequence[Any], draws: KeySource) -> Any:
-        """Run the entry for the facts of a call."""
-        if self._around is not None:
-            with self._around():
-                return self._choose(leaves).run(leaves, draws)
-        return self._choose(leaves).run(leaves, draws)
 
     def _choose(self, leaves: Sequence[Any]) -> Entry:
         paths, open_entries = self._open
@@ -223,11 +184,7 @@ class EntriesByFacts:
             if self._reads:
                 self._note_latest(key, entry, {})
             return entry
-        old_facts = self.captures.facts
-        entry = self._build(leaves)
-        if self.captures.facts != old_facts or len(entries) >= MOST_ENTRIES:
-            self._begin_anew()  # new facts tell more calls apart
-        self.put(leaves, entry)
+        entry = self._build_anew(leaves)
         if any(isinstance(fact, Reads) and fact.moving for fact in self.captures.facts):
             self._try_open(leaves)
         return entry
@@ -269,3 +226,6 @@ class EntriesByFacts:
                 entries = entries if paths == paths_before else {}
                 entries[self._state[0](leaves)] = self._build(leaves)
             self._open = paths, entries
+
+
+entries_by_facts = OpenEntries

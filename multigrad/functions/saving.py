@@ -15,27 +15,25 @@ from ..graph.passes.facts import GIVEN, LIBRARY, ON_NUMBERS
 from ..graph.passes.residuals import drop_marks, mark_everywhere, without_kept
 from ..graph.passes.serialize import encode_array, encode_graph, encode_value, fail, read_fields
 from ..graph.passes.simplify import rename_inputs, with_dtype
+from ..graph.support.params import Fused
 from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
 from ..lowering.source import identifier
 from ..trace.active_rules import Moving
 from ..trace.lookups import is_read
+from ..trace.random_keys import FREE, keyed
 from .calls.arguments import Forgotten, Layout, Leaf, lay_out, positional_names, type_of
 from .calls.capture_errors import NotCaptured
 from .calls.decision import SAVED, decide
 from .calls.facts import first_tensor, places_of
+from .calls.parameters import Completion
 from .calls.recipe import Variant
-from .captures import (
-    capture,
-    find_variant,
-    generalized,
-    renewed_variants,
-    some_gradients,
-)
+from .captures import capture
 from .documents.format import Data, clean, format_document, hash_of, seal, unseal
-from .documents.functions import STATIC, decode_function
+from .documents.functions import STATIC, SavedFunction, decode_function, recipe_of_document
+from .function import Function
+from .known_forms import find_variant, generalized, renewed_variants, some_gradients
 
-Function = Any  # of function.py, which imports this module
 GENERAL = ("gradient:", "strided:")
 # Lengths at which a form is captured again, to see whether its graphs depend on those of the call.
 OTHER_LENGTHS = (1, 2, 3, 5, 8, 33, 1025, 65_537, 1_000_003)
@@ -419,3 +417,33 @@ def _is_free(function: Function, variant: Variant, length: int) -> bool:
         return all(_text(at(n)) == own for n in OTHER_LENGTHS if n != length)
     except Exception:  # noqa: BLE001  # of the author's code, which takes no such length
         return False
+
+
+# --- read again -----------------------------------------------------------------------------------
+def _rebuild(
+    data: dict[str, Any],
+    key: Any,
+    defaults: tuple[Any, ...] = (),
+    residuals: str | None = None,
+    fused: Fused | None = None,
+) -> Function:
+    function = restore(decode_function(unseal(data, ("function",))[1]))
+    function = function.keeping(residuals, fused=fused)
+    function = function.with_defaults(defaults) if defaults else function
+    return function if key is None else function.keyed(key)
+
+
+def restore(saved: SavedFunction) -> Function:
+    """Return the Function of a document, captured in all the forms that were saved."""
+    function = Function(recipe_of_document(saved))
+    completion = Completion(function.parameters, tuple(saved.defaults.values()))
+    draws = FREE if saved.key is None else keyed(saved.key)
+    function = function.replace(completion=completion, draws=draws)
+    function.__doc__ = saved.doc
+    captures = function.captures
+    # The facts of all variants: a call that lacks one finds none of them.
+    captures.facts = frozenset(fact for form in saved.forms for fact in form.facts)
+    for form in saved.forms:
+        key = (form.layout.key, tuple(sorted(form.facts.items())))
+        captures.variants.setdefault(key, form)
+    return function

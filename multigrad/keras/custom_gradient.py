@@ -38,9 +38,10 @@ from ..functions.calls.arguments import flatten, owner_of, replace_at, unwrap
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.facts import shape_key
 from ..functions.calls.parameters import BoundFunction, bind_call
-from ..functions.captures import capture_example
 from ..functions.custom_gradient import function as make_function
-from ..functions.function import Function, take_placeholders
+from ..functions.function import Function
+from ..functions.known_forms import capture_example
+from ..functions.placeholders import take_placeholders
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.tensors import Tensor

@@ -13,8 +13,8 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..errors import RuleTypeError
-from ..functions.captures import prove_given
 from ..functions.function import Function
+from ..functions.known_forms import prove_given
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.trees import optree
 from ..lowering.lower import lower_graphs

@@ -19,8 +19,8 @@ from ..errors import MultigradError, RuleTypeError
 from ..functions.calls.arguments import flatten
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.recipe import Variant
-from ..functions.captures import capture_example
 from ..functions.function import Function
+from ..functions.known_forms import capture_example
 from ..functions.proof.compare import are_off, eps_of, largest_of, margins
 from ..functions.proof.line_tracing import StepLimit
 from ..functions.proof.meanings import MOST_TURNS, Bounded, has_signs

@@ -22,8 +22,8 @@ from ..backend.discovery import in_use, load_backend
 from ..errors import RuleTypeError, RuleValueError, TraceError
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.recipe import Variant
-from ..functions.captures import capture_example
 from ..functions.function import Function
+from ..functions.known_forms import capture_example
 from ..graph.ir.graph import Node
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, T, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype

@@ -15,7 +15,7 @@ from ..backend.discovery import backends, load_backend
 from ..capture.user_code.object_state import read_state
 from ..errors import RuleTypeError, TraceError
 from ..functions.calls.capture_errors import NotCaptured
-from ..functions.captures import capture_example
+from ..functions.known_forms import capture_example
 from ..functions.object_function import owner_of_method
 from ..functions.proof.compare import are_off, eps_of, margins, smallest_of
 from ..functions.proof.meanings import Bounded

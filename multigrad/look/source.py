@@ -24,10 +24,10 @@ from ..backend.emitted import Attached
 from ..errors import MultigradError, RuleTypeError, TraceError, UnsupportedOp
 from ..functions.calls.decision import LOWERED, SHOWN
 from ..functions.calls.recipe import Variant
-from ..functions.captures import find_variant
 from ..functions.chain import Chain
 from ..functions.eject.eject import eject
 from ..functions.function import Function
+from ..functions.known_forms import find_variant
 from ..functions.saving import Asked, asked_of_arguments, over_dtypes
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node, format_graph

@@ -38,11 +38,11 @@ from ..functions.calls.decision import SHOWN
 from ..functions.calls.facts import shape_under
 from ..functions.calls.parameters import BoundFunction, signature_of
 from ..functions.calls.recipe import Options
-from ..functions.captures import find_variant
 from ..functions.code_recipes import recipe_of_pair
 from ..functions.custom_gradient import function as make_function
 from ..functions.function import Function
 from ..functions.importers import as_function, find_custom
+from ..functions.known_forms import find_variant
 from ..functions.proof.meanings import Bounded, VectorSigns, run_bounded
 from ..functions.proof.run import home_name
 from ..functions.proof.run import homes as homes_of_dialect

@@ -37,8 +37,8 @@ from ..functions.documents.format import (
 )
 from ..functions.documents.functions import decode_function
 from ..functions.documents.rules import decode_rule
-from ..functions.function import Function, restore
-from ..functions.saving import refuse_guess
+from ..functions.function import Function
+from ..functions.saving import refuse_guess, restore
 from ..graph import ops
 from ..graph.ir.types import DTYPES, FLOATS
 from ..graph.ops.attributes import is_number

@@ -20,12 +20,14 @@ from ..functions.calls.arguments import (
     replace_at,
     unwrap,
 )
-from ..functions.calls.binding import Entry, Run, assemble, check_assumptions, explain_places
+from ..functions.calls.binding import Entry, Run, assemble, explain_places
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.decision import PULLED, PUSHED
-from ..functions.calls.effects import check_apart
+from ..functions.calls.effect_records import check_apart
 from ..functions.calls.parameters import BoundFunction
 from ..functions.calls.recipe import Variant
+from ..functions.captures import open_indices
+from ..functions.entries import check_assumptions
 from ..functions.function import Function
 from ..graph import ops
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
@@ -326,7 +328,7 @@ def _keep(
         or variant.assumed
         or variant.updates
         or variant.numbers
-        or function.captures.open_indices(variant)
+        or open_indices(function.recipe, variant)
         or not variant.outputs.is_leaf()
         or order != tuple(range(len(leaves)))
         or not all(leaf.is_float for leaf in layout.leaves[:count])

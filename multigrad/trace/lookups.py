@@ -39,6 +39,7 @@ from .active_rules import (
 )
 
 RULE_IN_FORCE = "rule in force"
+READ = "read_"  # begins the names of inputs for numbers that code reads and that move
 NAME = "name "  # the prefix of facts about the rule that a name means
 NUMBERS: dict[str, int] = {}  # by name, of its latest registration or of the end of that
 

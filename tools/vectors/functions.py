@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from multigrad.functions.calls.decision import SHOWN
-from multigrad.functions.captures import find_variant
 from multigrad.functions.documents.format import hex_of
 from multigrad.functions.function import Function
+from multigrad.functions.known_forms import find_variant
 from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import FLOATS, T
 from multigrad_conformance.vectors import NoVectors

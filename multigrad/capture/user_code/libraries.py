@@ -294,6 +294,14 @@ def _owner(module: types.ModuleType) -> str:
     return "library" if is_library else "user"
 
 
+def library_of(functions: Iterable[Any], said: str, called: str | None = None) -> str:
+    """Return the library that functions are written in, as their names tell."""
+    plain = [each for each in map(plain_function, functions) if each is not None]
+    told = said or (told_library(*plain) if len(plain) > 1 else "")
+    names = [told] if told else (dialect_of(each, called) for each in plain)
+    return next((name for name in names if name not in ("", OWN)), "")
+
+
 def read_as_meant(
     attempt: Callable[[Mapping[str, Any]], R],
     facts: Mapping[str, Any],

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ...graph.ir.types import FLOAT_SCALAR
+from ...trace.lookups import READ
 from .paths import STARTS, Find, cell_of, global_of
 from .read_checks import write_find
 from .reads import LOOSE
-
-READ = "read_"  # begins the names of these inputs
 
 
 def numbers_moving() -> list[tuple[str, Find]]:
@@ -54,8 +52,3 @@ def moved(trace: Any) -> Moved:
             result.symbols.setdefault((id(owner), place), symbol)
             result.inputs.append(symbol)
     return result
-
-
-def asks_for_read(facts: Iterable[str]) -> bool:
-    """Return whether facts are values of moving numbers, which decide what code does."""
-    return any(fact.startswith(f"param:{READ}") for fact in facts) and bool(LOOSE.get())

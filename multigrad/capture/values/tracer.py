@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, is_float, keeps_rank
-from ...graph.passes.facts import needed_shapes, shape_fact
+from ...graph.ir.types import is_float
 from ...trace.axes import known_shape
 from ...trace.source import OWN
 from ...trace.trace import NeedsConcrete, Value, copy_of, is_symbolic_tensor
 from ...trace.xp import all as xp
+from ...trace.xp.symbol import Symbol
 from ..dialect import find_dialect, habits_of, updates
 from ..foreign_calls import AUGMENTED, record_call
 from ..symbols import (
@@ -60,7 +60,7 @@ REFLECTED = {
 SLOTS = frozenset(Value.__slots__)
 
 
-class V(Value):
+class V(Symbol):
     """A symbolic tensor or scalar that array libraries accept."""
 
     __slots__ = ()
@@ -114,25 +114,6 @@ class V(Value):
         ]
         is_method = tensors and all(callable(getattr(each, "size", None)) for each in tensors)
         return partial(_size, self) if is_method else Size(self)
-
-    @property
-    def ndim(self) -> int:
-        node, facts = self.node, self.trace.facts
-        shape = node.type.shape
-        if shape == SCALAR_SHAPE:
-            return 0
-        # One fact answers for all values of the input's rank.
-        keeps = shape == INPUT_SHAPE or keeps_rank(shape)
-        fact = "ndim" if keeps else shape_fact(node, "ndim")
-        if fact is not None and fact in facts:
-            return facts[fact]
-        rank = self.trace.shapes.rank(node)
-        if rank is not None:
-            return rank
-        missing = (fact,) if fact is not None else needed_shapes(node)
-        if self.trace.facts.is_fresh and self.trace.facts.tell(missing):
-            return self.ndim
-        raise NeedsConcrete(*missing)
 
     def __eq__(self, other: object) -> Any:
         is_other = other is None and habits_of(self.trace).none_is_other

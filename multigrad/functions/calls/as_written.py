@@ -35,7 +35,7 @@ from ...lowering.checks import shapes_agree, unlike
 from ...trace.ranks import name_rank
 from .arguments import Layout, owner_of, replace_at
 from .capture_errors import defined_at
-from .effects import copied_all
+from .effect_records import copied_all
 from .gradients import match_gradients
 from .imported_gradients import lost_variables
 from .recipe import Recipe, Recorded
@@ -124,10 +124,6 @@ def tensors_among(layout: Layout, leaves: Sequence[Any]) -> tuple[int, ...]:
     return (*layout.indices("tensor"), *numbers)
 
 
-def is_original_on(recipe: Recipe, backend: Backend) -> bool:
-    return recipe.imported is not None and backend.name == recipe.dialect()
-
-
 def no_original(error: TraceError, recipe: Recipe) -> TraceError:
     """Return why an imported function does not run on another framework than its own."""
     return TraceError(f"{error}; it runs as written on {recipe.dialect()} alone", error.place)
@@ -172,7 +168,7 @@ def run_recipe(
     return replace(recorded, pull=pull_copied)
 
 
-def run_rule_as_written(
+def run_as_written(
     specialization: Any,
     ctx: Any,
     grad_out: Tensor,
@@ -263,14 +259,6 @@ def warn_lost(recipe: Recipe, lost: Sequence[Any], backend: Backend) -> None:
         f"to={backend.name!r})), or stop its gradient"
     )
     warnings.warn_explicit(message, NativeRuleWarning, file, line, module=OWN)
-
-
-def warn_disproved(error: DisprovedError, module: str) -> None:
-    """Warn that a function runs as written because its graph computes something else."""
-    file, line = error.place or ("<unknown>", 1)
-    scope = f"on {error.home} only" if error.home else "everywhere"
-    message = f"{error}. It runs as written, {scope}"
-    warnings.warn_explicit(message, NativeRuleWarning, file, line, module=module)
 
 
 def check_native(

@@ -127,6 +127,14 @@ def warn_native(functions: Iterable[Any], error: TraceError) -> None:
     )
 
 
+def warn_disproved(error: DisprovedError, module: str) -> None:
+    """Warn that a function runs as written because its graph computes something else."""
+    file, line = error.place or ("<unknown>", 1)
+    scope = f"on {error.home} only" if error.home else "everywhere"
+    message = f"{error}. It runs as written, {scope}"
+    warnings.warn_explicit(message, NativeRuleWarning, file, line, module=module)
+
+
 def kind_name(value: Any) -> str:
     """Return the type name of a user's value for messages, where a symbol is called a tensor."""
     return "tensor" if isinstance(value, Value) else type(value).__name__

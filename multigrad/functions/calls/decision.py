@@ -28,7 +28,7 @@ from ...trace.limits import (
     UNDIFFERENTIATED,
     UPDATES,
 )
-from .effects import COPIES, describe_updates
+from .effect_records import COPIES, describe_updates
 from .recipe import Recipe, Variant
 
 # The answers of `form_under_autocast`.

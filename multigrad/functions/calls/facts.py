@@ -15,12 +15,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from ...capture.values.memory import is_known_contiguous
 from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.graph import Location
 from ...graph.ir.types import FLOATS, T, dtype_name
 from ...graph.passes.facts import GIVEN, LIBRARY, Shapes, needed_shapes
+from ...graph.support.provided import provided
 from ...graph.support.tensors import Tensor
 from ...lowering.checks import format_lengths
 from ...trace.axes import known_shape
@@ -30,7 +30,7 @@ from ...trace.source import OF_CODE, OF_TENSORS, rely_on_library
 from ...trace.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout, Leaf, owner_of
 from .capture_errors import NotCaptured
-from .effects import attribute_of
+from .effect_records import attribute_of
 
 ATTRIBUTE = "attribute."
 
@@ -246,6 +246,12 @@ def _fact_of_symbol(trace: Trace, kind: str, value: Any) -> Any:
     if shape is None:
         raise NeedsConcrete(*needed_shapes(value.node))
     return tuple(shape)
+
+
+@provided
+def is_known_contiguous(value: Value) -> bool:
+    """Return whether a symbol surely lies in memory in order; plain code does not ask."""
+    return False
 
 
 def library_of(trace: Trace) -> str:

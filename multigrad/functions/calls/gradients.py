@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ...capture.dialect import habits_of
 from ...errors import GradientError
 from ...graph.ir.graph import Node
 from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
@@ -141,8 +140,13 @@ def _assign(shape: Any, nesting: Any, gradients: list[Any]) -> bool:
     )
 
 
-def check_gradient(trace: Trace, leaf: Leaf, argument: Node, gradient: Any) -> Value | None:
-    """Return a gradient as a symbolic value of its argument's type; None where there is none."""
+def check_gradient(
+    trace: Trace, leaf: Leaf, argument: Node, gradient: Any, *, casts: bool = False
+) -> Value | None:
+    """Return a gradient as a symbolic value of its argument's type; None where there is none.
+
+    `casts`: a gradient that is no float becomes one, as in the library of imported code.
+    """
     if gradient is None:
         return None
     type_ = argument.type
@@ -170,9 +174,7 @@ def check_gradient(trace: Trace, leaf: Leaf, argument: Node, gradient: Any) -> V
             f"shape is {describe(type_)}; expected the same shape"
         )
     # As the frameworks' engines do; some of them cast what is no float, too.
-    is_cast = is_float(actual_type)
-    if trace.kind == "imported function" and is_float(type_):
-        is_cast |= habits_of(trace).casts_gradients
+    is_cast = is_float(actual_type) or (casts and is_float(type_))
     if actual_type.dtype != type_.dtype and is_cast:
         return trace.value(cast_node(gradient.node, type_.dtype))
     if actual_type.dtype == BOOL:

@@ -19,22 +19,23 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...backend.contract import Backend
-from ...capture.user_code.inspection import plain_function
-from ...capture.user_code.libraries import dialect_of, told_library
-from ...capture.values.oracle import Reach
 from ...errors import DisprovedError, TraceError
 from ...graph.ir.graph import Location
 from ...graph.support.params import Fused
+from ...graph.support.provided import provided
 from ...lowering.function_graph import FunctionGraph
-from ...trace.limits import Assumption
 from ...trace.source import OWN
 from ...trace.trace import Trace
 from .arguments import Layout, read_layout
-from .effects import Note, Update
-from .imported_gradients import Pushed
+from .effect_records import Note, Update
+
+if TYPE_CHECKING:  # what the engine alone makes
+    from ...capture.values.oracle import Reach
+    from ...trace.limits import Assumption
+    from .imported_gradients import Pushed
 
 KEY = (0, 7)  # of the draws in a proof
 # The cotangents, structured like the outputs -> what the user's code returns.
@@ -195,6 +196,7 @@ class Recipe:
         subject: what messages call it.
         title: the subject, made unique where two Functions of one rule occur.
         origin: what it was made of besides functions: a document, a class, a chain's parts, ...
+        is_document: whether that is a document.
         copied: `copied(copy)` makes the recipe of copies of the objects that it calls; None: it
             calls none of the user's own.
         imported: the framework's own custom gradient that it is; None: it comes from no framework.
@@ -212,6 +214,7 @@ class Recipe:
     subject: str = ""
     title: str = ""
     origin: Any = None
+    is_document: bool = False
     copied: Callable[[Callable[[Any], Any]], Recipe] | None = None
     options: Options = DEFAULTS
     arguments: ArgumentRules = ArgumentRules()
@@ -256,16 +259,19 @@ class Recipe:
         return error.to_keep()
 
 
+def is_original_on(recipe: Recipe, backend: Backend) -> bool:
+    """Return whether a recipe is a framework's own custom gradient, and this is its home."""
+    return recipe.imported is not None and backend.name == recipe.dialect()
+
+
+@provided
 def library_of(functions: Iterable[Any], said: str, called: str | None = None) -> str:
     """Return the library that functions are written in, "" where all are written for any.
 
     Their author says it (`said`), or else the names in the first that names one, or else the
     tensors that they are called with, or else, without a call, what their files import.
     """
-    plain = [each for each in map(plain_function, functions) if each is not None]
-    told = said or (told_library(*plain) if len(plain) > 1 else "")
-    names = [told] if told else (dialect_of(each, called) for each in plain)
-    return next((name for name in names if name not in ("", OWN)), "")
+    return said
 
 
 def never_run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:

@@ -110,6 +110,7 @@ def recipe_of_document(saved: SavedFunction) -> Recipe:
         partial(_record, saved, signature),
         signature=signature,
         origin=saved,
+        is_document=True,
         options=Options(native=False),
         arguments=ArgumentRules(refused=refused),
     )

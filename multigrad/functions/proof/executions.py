@@ -34,14 +34,14 @@ from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.lower import lower_graphs
 from ..calls.arguments import Layout, owner_of, replace_at
-from ..calls.effects import copied
+from ..calls.effect_records import copied
 from ..calls.gradients import match_gradients
 from ..calls.recipe import KEY, Recipe, Variant
 from . import samples
 from .line_tracing import uncounted
 from .memory import note_places
-from .run import as_array, to_tensor
 from .samples import Sample, is_float
+from .tensors import as_array, to_tensor
 
 Array = Any
 # Cotangents of the graphs' outputs (None: none is given) -> gradients by the inputs' names.

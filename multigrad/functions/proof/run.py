@@ -1,30 +1,24 @@
 """Runs of originals and of lowered code for proofs: on which framework, and in isolation.
 
 Arrays go in and come out. Each run of user code for a proof begins in `run_samples`; `homes` tells
-on which frameworks it may run, and `isolated` undoes what it does to them.
+on which frameworks it may run.
 """
 
 from __future__ import annotations
 
-import contextvars
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from ...backend.contract import Backend
 from ...backend.discovery import in_use, load_backend
 from ...capture.dialect import find_dialect
-from ...errors import BackendNotFound
-from ...graph import ops
 from ...graph.ir.graph import Graph
-from ...graph.random import REPLAYED, fold_in
-from ...graph.support.tensors import Tensor
-from ..calls.recipe import KEY
+from ...graph.random import REPLAYED
 from .line_tracing import StepLimit
 from .samples import Sample, is_float
+from .tensors import isolated, keys
 
 Array = Any
 
@@ -175,52 +169,3 @@ def on_first_home(dialect: str, run: Callable[[Backend], Any], *, elsewhere: boo
         raise failure or LookupError(f"{dialect} is not imported")
     finally:
         del failure  # its traceback holds this frame
-
-
-def isolated(backend: Backend, run: Callable[[], Any], dtype: str, is_random: bool) -> Any:
-    """Run a function in the mode that keeps a dtype, whatever the backend's modes are around it.
-
-    `is_random`: the framework's own draws take the keys of `REPLAYED`.
-    """
-    precision = backend.tensors.precision
-    precise = nullcontext() if precision is None else precision(dtype)
-
-    def run_precisely() -> Any:
-        with np.errstate(all="ignore"), precise:
-            return run()
-
-    isolate = backend.autodiff.isolate
-    # In a context of its own: what the run sets there ends with it.
-    run_own = contextvars.copy_context().run
-    return run_own(run_precisely) if isolate is None else run_own(isolate, run_precisely, is_random)
-
-
-def keys() -> Iterator[Any]:
-    """Yield the keys of an application's draws, as capture numbers them."""
-    yield KEY
-    n = 1
-    while True:
-        yield fold_in(KEY, n)
-        n += 1
-
-
-def to_tensor(backend: Backend, array: Array) -> Tensor:
-    """Return an array as a tensor of its own, which lies in memory as the array does."""
-    # An expanded array: one number in memory for all elements.
-    if array.size > 1 and not any(array.strides):
-        element = backend.tensors.from_numpy(array[(slice(0, 1),) * array.ndim].copy())
-        return backend.kernels.rows[ops.BROADCAST_TO_SHAPE](element, shape=array.shape)
-    if array.flags.c_contiguous or array.flags.f_contiguous:
-        return backend.tensors.from_numpy(array.copy(order="K"))
-    # Every second element of a larger array, so that it is not contiguous.
-    spaced = np.zeros((*array.shape, 2), array.dtype)
-    spaced[..., 0] = array
-    return backend.tensors.from_numpy(spaced)[..., 0]
-
-
-def as_array(backend: Backend, value: Any) -> Array | None:
-    """Return a tensor, or a number, as an array; None for None."""
-    try:
-        return None if value is None else np.asarray(backend.tensors.to_numpy(value))
-    except (AttributeError, BackendNotFound, TypeError):
-        return np.asarray(value, np.float32 if isinstance(value, float) else None)

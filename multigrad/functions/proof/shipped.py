@@ -16,7 +16,7 @@ from types import CodeType, MappingProxyType
 
 from ...graph.ir.graph import Graph, format_graph
 from ..calls.recipe import Recipe, Variant
-from .verdicts import ALL, how_much
+from .settings import ALL, how_much
 
 PACKAGE = Path(__file__).parents[2]
 FILE = Path(__file__).with_name("shipped.txt")
@@ -34,9 +34,11 @@ def is_shipped(recipe: Recipe, variant: Variant) -> bool:
 def own_code(recipe: Recipe) -> CodeType | None:
     """Return the code of a rule or an estimator of the library, None of anything else."""
     code = getattr(recipe.functions[0], "__code__", None) if len(recipe.functions) == 1 else None
-    if code is None or not any(code.co_filename.startswith(each) for each in _FOLDERS):
-        return None
-    return code
+    return code if code is not None and is_of_library(code) else None
+
+
+def is_of_library(code: CodeType) -> bool:
+    return code.co_filename.startswith(_FOLDERS)
 
 
 def digest_of(variant: Variant) -> str:

@@ -1,20 +1,20 @@
-"""What a proof says: an error, a warning, or nothing; and how much is to be proven.
+"""What a proof says: an error, a warning, or nothing.
 
 A graph is used, or it is refused (`disprove`), or nothing could be found out (`leave_open`).
 """
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...errors import DisprovedError, NotProvenWarning, RuleValueError
+from ...errors import DisprovedError, NotProvenWarning
 from ...graph.ir.graph import Location
 from .compare import Disagreement
+from .settings import ALL, how_much
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +111,3 @@ def describe(error: BaseException) -> str:
         return f"NumPy's arrays have no .{error.name}; {advice}"
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
-
-
-VARIABLE = "MULTIGRAD_PROVE"
-OFF, ON, ALL = "0", "1", "all"
-
-
-def how_much() -> str:
-    """Return "0" (nothing is proven), "1" (captures, the default) or "all" (each call, too).
-
-    Raises:
-        RuleValueError: the variable says something else.
-    """
-    # Read each time, as it may change while a program runs.
-    word = os.environ.get(VARIABLE, "") or ON
-    if word not in (OFF, ON, ALL):
-        raise RuleValueError(f"{VARIABLE} is 0, 1 or all, got {word!r}")
-    return word
-
-
-def is_asked(prove: bool) -> bool:
-    """Return whether to prove what its author does (`prove`) or does not want proven."""
-    word = how_much()
-    return word == ALL or (prove and word == ON)

@@ -31,7 +31,7 @@ from ...trace.limits import MISSING, NO_GRADIENTS
 from ...trace.lookups import note
 from ...trace.python_protocols import Pair
 from ...trace.trace import NeedsConcrete, Trace, Value, constant, setting
-from ..calls.binding import evaluate
+from ..calls.assumptions import evaluate
 from ..calls.capture_errors import NotCaptured, is_users_own
 from ..calls.recipe import Recipe, Variant
 from ..proof.verdicts import ProofSubject, leave_open

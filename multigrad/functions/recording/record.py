@@ -26,7 +26,7 @@ from typing import Any
 
 from ...backend.discovery import in_use
 from ...capture.copies.witness import Witness, has_number_from_elsewhere
-from ...capture.dialect import find_dialect, load_dialects
+from ...capture.dialect import find_dialect, habits_of, load_dialects
 from ...capture.dialects import xp as xp_dialect
 from ...capture.foreign_calls import describe_routes, intercepting
 from ...capture.meanings.places import Extremes
@@ -34,10 +34,10 @@ from ...capture.taken_gradients import passing, prepare
 from ...capture.user_code.libraries import told_library, written_in
 from ...capture.user_code.moving_reads import moved, numbers_moving
 from ...capture.user_code.reachable import find_reads, noting_reads
-from ...capture.user_code.reads import LOOSE, Reads
+from ...capture.user_code.reads import LOOSE
 from ...capture.values.library_types import LibraryTypes
 from ...capture.values.memory import held_values, mark_copies, node_in_memory
-from ...capture.values.oracle import ModeOf, keeping_modes
+from ...capture.values.oracle import keeping_modes
 from ...capture.values.tracer import Attributed, V
 from ...errors import GradientError, MultigradError, TraceError
 from ...graph.ir import questions
@@ -51,30 +51,28 @@ from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph, numbered
 from ...trace.axes import known_shape
 from ...trace.limits import ORDERS
-from ...trace.lookups import NAME, names_in, reading
+from ...trace.lookups import reading
 from ...trace.source import ENTRANCES, lend
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ...trace.xp import all as xp
 from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
-from ..calls.binding import is_told
+from ..calls.assumptions import is_told
 from ..calls.capture_errors import NotCaptured, defined_at, explain, is_users_own
-from ..calls.effects import (
+from ..calls.effect_records import (
     COPIES,
     Update,
     changes_containers,
     describe_updates,
-    find_notes,
-    find_updates,
     has_containers,
-    hide_updates,
-    told_apart,
 )
+from ..calls.effects import find_notes, find_updates, hide_updates, told_apart
 from ..calls.facts import facts_of_inputs, gather_facts
 from ..calls.gradients import check_gradient, match_gradients
 from ..calls.imported_gradients import tangent_graph
 from ..calls.recipe import Recipe, Recorded, Variant
 from .branch_paths import BranchPath, record_paths
 from .derivative import true_derivative
+from .plain import with_reads
 from .recapture import (
     check_draws,
     check_memory,
@@ -127,16 +125,7 @@ def capture_function(
         noting_reads(reached),
     ):
         variant = record_paths(partial(_capture, recipe, layout, facts, leaves))
-    # What the code read besides its arguments must be among the facts.
-    new_facts = {fact for fact, meaning in reads.items() if facts.get(fact, reads) != meaning}
-    if not new_facts:
-        return variant
-    names = {NAME + rule.name for rule in names_in(reads) if not rule.superseded}
-    # Modes of libraries and names of rules kept their meanings, so these hold for the variant.
-    names |= {fact for fact in reads if isinstance(fact, Reads) and fact.meaning() == reads[fact]}
-    if not all(fact in names or isinstance(fact, ModeOf) for fact in new_facts):
-        raise NeedsConcrete(*reads, noted=False)
-    return replace(variant, facts={**variant.facts, **{fact: reads[fact] for fact in new_facts}})
+    return with_reads(variant, facts, reads)
 
 
 def _capture(
@@ -581,6 +570,7 @@ class _Recording:
     def gradients_by_name(self, returned: Any) -> dict[str, Node]:
         """Return the gradients that a backward returned, by the names of their float tensors."""
         matches = match_gradients(self.trace.name, returned, self.layout)
+        casts = self.is_imported and habits_of(self.trace).casts_gradients
         gradients: dict[str, Node] = {}
         self.latest = []
         for leaf, gradient in zip(self.layout.leaves, matches, strict=True):
@@ -591,7 +581,7 @@ class _Recording:
                 continue
             value = self.attempt(
                 lambda leaf=leaf, argument=argument, gradient=gradient: check_gradient(
-                    self.trace, leaf, argument, gradient
+                    self.trace, leaf, argument, gradient, casts=casts
                 )
             )
             if value is not None:

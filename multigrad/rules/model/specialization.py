@@ -35,6 +35,7 @@ from ...functions.calls.recipe import (
     library_of,
 )
 from ...functions.captures import Captures, prove
+from ...functions.recording.plain import call_plainly
 from ...graph.ir.graph import Graph
 from ...graph.ir.questions import crossing, note
 from ...graph.ir.types import dtype_name
@@ -393,6 +394,8 @@ def record_code(
     selected = rule.signature_of_function.select(values)
     if hasattr(rule.function, "record"):  # of a document: no source to prepare
         return rule.function.record(trace, grad_out, tin, selected)
+    if trace.source.is_plain:
+        return call_plainly(rule.function, trace, None, grad_out, tin, **selected)
     return run_rule(rule.library, rule.function, trace, None, grad_out, tin, **selected)
 
 
@@ -412,7 +415,7 @@ def run_rule(
     library: str, function: Callable[..., Any], trace: Trace, /, *args: Any, **params: Any
 ) -> Any:
     """Call a rule's function in a trace; the core calls it as it is."""
-    return function(*args, **params)
+    return call_plainly(function, trace, *args, **params)
 
 
 @provided

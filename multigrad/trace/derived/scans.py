@@ -358,3 +358,6 @@ def loop_values(
             trace.source.locations.setdefault(node, place)
         values.append(trace.value(node))
     return values
+
+
+find_scans = Scans

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multigrad.functions import captures
+from multigrad.functions import code_proof
 from multigrad.graph.ir.graph import Graph
 
 Edit = Callable[[Graph], Graph]
@@ -19,7 +19,7 @@ def capturing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Change every graph that is captured from now on; that of a rule is a backward."""
 
     def start(forward: Edit | None = None, backward: Edit | None = None) -> None:
-        capture = captures.capture_function
+        capture = code_proof.capture_function
 
         def changed(*args: Any, **kwargs: Any) -> Any:
             variant = capture(*args, **kwargs)
@@ -28,6 +28,6 @@ def capturing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             done = {k: edit(getattr(graphs, k)) for k, edit in edits.items() if edit is not None}
             return replace(variant, graphs=replace(graphs, **done))
 
-        monkeypatch.setattr(captures, "capture_function", changed)
+        monkeypatch.setattr(code_proof, "capture_function", changed)
 
     return start

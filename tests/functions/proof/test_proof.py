@@ -21,7 +21,7 @@ from multigrad import xp
 from multigrad.backend.discovery import load_backend
 from multigrad.capture.dialect import find_dialect
 from multigrad.errors import NativeRuleWarning, NotProvenWarning, TraceError
-from multigrad.functions import captures
+from multigrad.functions import code_proof
 from multigrad.functions.proof import run
 from multigrad.graph.passes.simplify import substitute
 
@@ -317,13 +317,13 @@ def test_under_all_each_call_is_compared(
     proving: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []
-    prove = captures.prove_function
+    prove = code_proof.prove_function
 
     def noting(given: Any, *args: Any, **kwargs: Any) -> str:
         calls.append(kwargs)
         return prove(given, *args, **kwargs)
 
-    monkeypatch.setattr(captures, "prove_function", noting)
+    monkeypatch.setattr(code_proof, "prove_function", noting)
     proving("all")
     doubled = xg.function(lambda x: x * 2.0, lambda grad_out, x: grad_out * 2.0)
     for _ in range(3):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from multigrad.errors import MultigradError, UnsupportedOp
-from multigrad.functions.captures import capture_example
+from multigrad.functions.known_forms import capture_example
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.support.params import Range
 from multigrad.look.curves import Picture, grid, observe

@@ -1,0 +1,72 @@
+"""The small proof: plain code and its graph give the same bits on the library of a call.
+
+Arithmetic that is recorded as it runs is mostly lowered to the very calls that the code makes, so
+that no bounds on rounding are needed. Where bits differ nothing is said: then the engine's proof
+tells rounding from a fault (`functions.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...backend.discovery import backend_of
+from ..calls.recipe import Recipe, Variant
+from . import samples
+from .samples import InputSlot, Sample
+from .settings import ALL, how_much
+from .tensors import as_array, isolated, to_tensor
+
+
+def has_same_bits(recipe: Recipe, variant: Variant, leaves: Sequence[Any]) -> bool:
+    """Return whether a rule's code gives the bits of its graph on samples like a call's tensor.
+
+    Args:
+        leaves: the tensor, whether the rule gets its input, and its run-time params.
+    """
+    graphs, lower = variant.graphs, recipe.graphs.lower
+    is_rule = recipe.noun == "rule" and lower is not None and bool(recipe.functions)
+    if not is_rule or variant.omissions or graphs.is_random or how_much() == ALL:
+        return False
+    x, has_tin, *values = leaves
+    if not has_tin or not all(type(value) is float for value in values):
+        return False
+    try:
+        backend = backend_of(x)
+        shape, dtype = samples.shrink([samples.lengths(x)])[0], variant.layout.dtype or "float32"
+        slots = tuple(InputSlot(name, shape, dtype) for name in ("tin", "grad_out"))
+        pull = lower(graphs, backend)
+
+        def run() -> bool:
+            for sample in _samples(slots, dict(zip(graphs.params, values, strict=True))):
+                numbers = sample.numbers.values()
+                sides = []
+                for is_code in (True, False):
+                    tin, g = (to_tensor(backend, sample.arrays[slot.name]) for slot in slots)
+                    call = recipe.run((tin, True, *numbers), {}).pull if is_code else None
+                    result = call(g)[0] if call else pull(g, (tin, True, *numbers))
+                    sides.append(as_array(backend, result))
+                if not _are_same(*sides):
+                    return False
+            return True
+
+        return isolated(backend, run, dtype, is_random=False)
+    except Exception:  # of code that does not run there: the engine explains it
+        return False
+
+
+def _samples(slots: Sequence[InputSlot], numbers: Mapping[str, float]) -> Iterator[Sample]:
+    others = {name: value * 1.375 + (0.0 if value else 0.25) for name, value in numbers.items()}
+    yield samples.draw(slots, numbers)
+    yield samples.draw(slots, others, "other numbers")
+    yield samples.on_edges(slots, numbers, samples.EDGES, distinct=False)
+    yield samples.draw_far(slots, numbers)
+
+
+def _are_same(a: Any, b: Any) -> bool:
+    if a is None or b is None or a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    both_nan = np.isnan(a) & np.isnan(b)
+    return bool(np.all((a == b) & (np.signbit(a) == np.signbit(b)) | both_nan))
