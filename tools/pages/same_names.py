@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import import_module
 from itertools import combinations, product
 from typing import Any
 
@@ -96,7 +95,6 @@ def parts(table: Callable[[Iterable[str], Iterable[Iterable[str]]], str]) -> lis
 
 def groups() -> dict[str, list[xg.Rule]]:
     """Return the library's rules by name, where more than one has it; ours are the first."""
-    import_module("multigrad.rules.library")
     named: dict[str, list[xg.Rule]] = {}
     for name in sorted(xg.rules(), key=lambda name: ("." in name, name)):
         rule = xg.get(name)

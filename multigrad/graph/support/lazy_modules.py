@@ -111,10 +111,13 @@ def late_function(place: str) -> Callable[..., Any]:
 
     Its attribute `load` is a function that gives the one at that place.
     """
-    load = late_value(place)
+    load, function = late_value(place), None
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return load()(*args, **kwargs)
+        nonlocal function
+        if function is None:  # once: compilers that trace Python can trace no import
+            function = load()
+        return function(*args, **kwargs)
 
     call.load = load  # type: ignore[attr-defined]
     return call

@@ -38,14 +38,14 @@ def provide(places: Mapping[str, str]) -> None:
 def provided(plain: Callable[P, R]) -> Callable[P, R]:
     """Return a function that runs what provides it; without that, the plain one."""
     place = f"{plain.__module__}:{plain.__name__}"
-
-    @functools.cache
-    def find() -> Callable[P, R]:
-        module, _, name = providers.get(place, "").partition(":")
-        return getattr(import_module(module), name) if module else plain
+    found: Callable[P, R] | None = None
 
     @functools.wraps(plain)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        return find()(*args, **kwargs)
+        nonlocal found
+        if found is None:  # once: compilers that trace Python can trace no import
+            module, _, name = providers.get(place, "").partition(":")
+            found = getattr(import_module(module), name) if module else plain
+        return found(*args, **kwargs)
 
     return call

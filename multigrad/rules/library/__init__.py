@@ -1,5 +1,3 @@
-"""The rule library, one file per family; importing it registers every rule of ours."""
-
-from . import quantization, spiking, surrogate, transforms
-
-__all__ = ["quantization", "spiking", "surrogate", "transforms"]
+"""The rule library, one file per family; importing a file registers its rules, which
+`rules/model/rule_names.py` lists.
+"""

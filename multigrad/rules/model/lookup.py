@@ -24,7 +24,6 @@ from ...graph.support.params import Fused, read_fused, read_shards, read_way
 from ...trace.active_rules import THEN, ActiveRules, Moving, is_of_then
 from ...trace.identity import function_key
 from ...trace.lookups import READING, Lookup, check_ranges, names_in, note_lookup, reading
-from ...trace.random_keys import FREE, keyed
 from . import rule_names
 from .rule import Rule
 from .rule_names import TEMPLATES, Epoch
@@ -164,7 +163,7 @@ def _look_up(
 ) -> tuple[ActiveRules, tuple[Lookup, ...]]:
     # The active rules, and the names by which they were found: a composed rule's parts have some.
     with reading() as meanings:
-        in_force = bind(resolve(rule), params, FREE if key is None else keyed(key))
+        in_force = bind(resolve(rule), params, key)
     lookups = names_in(meanings)
     for lookup in lookups:
         note_lookup(lookup)

@@ -33,7 +33,6 @@ from ...lowering.checks import (
 from ...lowering.source import emit_bare_rule, emit_rule_once
 from ...trace.identity import items_key
 from ...trace.lookups import at_present
-from ...trace.random_keys import FREE, keyed
 from ...trace.ranks import CHECKED, note
 from ...trace.trace import NeedsConcrete, Value, dtype_name
 from ...trace.xp import all as xp
@@ -70,8 +69,7 @@ def call_rule(rule: Rule, ctx: Any, grad_out: Any, tin: Any, params: dict[str, A
         return record_code(rule, grad_out.trace, grad_out, tin, params)
     # A rule may have a param of this name.
     key = None if rule.signature.takes("key") else params.pop("key", None)
-    draws = FREE if key is None else keyed(key)
-    return apply_rule(bind(rule, params, draws), ctx, grad_out, tin)
+    return apply_rule(bind(rule, params, key), ctx, grad_out, tin)
 
 
 def call_with_ones(rule: Rule, x: Any, params: dict[str, Any]) -> Any:

@@ -20,7 +20,7 @@ from ...graph.support.params import find_part, is_address, read_params
 from ...graph.support.threads import SERIALS
 from ...trace.active_rules import Moving, settle
 from ...trace.identity import function_key, items_key, owners_of
-from ...trace.random_keys import FREE, KeySource, key_token
+from ...trace.random_keys import FREE, KeySource, key_token, keyed
 from ...trace.trace import NeedsConcrete
 from .rule_names import as_registered
 from .specialization import Slot, Specialization, code_of
@@ -159,10 +159,12 @@ def read_number(value: Any) -> Any:
     return concrete_number(value)
 
 
-def bind(
-    rule: Rule, params: Mapping[str, Any] | None = None, draws: KeySource = FREE
-) -> RuleInForce:
-    """Return a rule with values for its params, checked against its signature and ranges."""
+def bind(rule: Rule, params: Mapping[str, Any] | None = None, key: Any = None) -> RuleInForce:
+    """Return a rule with values for its params, checked against its signature and ranges.
+
+    Args:
+        key: of the random draws; None: they are the framework's own.
+    """
     param_values = read_params(params)
     if any(map(is_address, param_values)) and rule.parts:
         rule, param_values = bind_addressed(rule, param_values)
@@ -187,6 +189,7 @@ def bind(
     names = tuple(sorted(runtime))
     specialization = _specialize(rule, names, static, frozenset(hidden), specializations)
     ordered = tuple(runtime[name] for name in names)
+    draws = FREE if key is None else keyed(key)
     return RuleInForce(specialization, ordered, token_of(specialization, ordered), draws)
 
 

@@ -38,8 +38,26 @@ TEMPLATES: dict[Any, Any] = {}
 # What limits the norm of all gradients together, in several packages.
 GLOBAL = ("clip_by_global_norm", "clip_grad_norm", "clip_grad_norm_", "global_clipnorm")
 lock = make_lock()
-# The library's own rules, and those by other packages' names, which have a dot.
-ROOMS = ("multigrad.rules.library", "multigrad.rules.library.peers")
+# The rules of each file of the library, which loads when one of them is looked up; other
+# packages' names for rules, which have a dot, are looked up in all.
+FILES = {
+    "surrogate": "arctan beta_smooth d(ReLU) deconvnet fast_sigmoid guided rectangular "
+    "sigmoid_surrogate triangular",
+    "transforms": "adaptive_clip centralize clip_norm clip_rms clip_value full_jam "
+    "gradient_reversal noise noisy_threshold normalize positive_jam rectangular_jam scale sign "
+    "sign_jam stop",
+    "quantization": "absolute_binary_sign approx_sign clamp_with_grad clipped_straight_through "
+    "d(Linear) dorefa_activations dorefa_weights magnitude_aware_sign pass quantization_noise "
+    "straight_through swish_sign",
+    "spiking": "circle erf_surrogate exponential fake_numerical_gradient gaussian leaky_k_relu "
+    "leaky_spike log_tailed_relu multi_gaussian nonzero_sign_log periodic_exponential "
+    "piecewise_leaky_relu piecewise_quadratic q_pseudo_spike s2nn soft_sign_surrogate "
+    "sparse_fast_sigmoid spike_rate_escape squarewave_fourier stochastic_spike tanh_surrogate "
+    "unit_rectangular",
+    "peers": "",
+}
+ROOMS = {file: f"multigrad.rules.library.{file}" for file in FILES}
+ROOM_OF = {name: ROOMS[file] for file, names in FILES.items() for name in names.split()}
 
 
 class Epoch:
@@ -91,7 +109,9 @@ def as_registered(name: str) -> str | None:
 
 def load_library(name: str = ".") -> None:
     """Register the rules of the library among which a name may be: importing them costs time."""
-    for room in ROOMS if "." in name else ROOMS[:1]:
+    *others, peers = ROOMS.values()
+    rooms = [*others, peers] if "." in name else others
+    for room in [ROOM_OF[name]] if name in ROOM_OF else rooms:
         if imported_module(room) is None:
             # Another thread waits here until it is complete.
             with collector_paused():
@@ -103,7 +123,7 @@ def load_library(name: str = ".") -> None:
 
 def is_of_library(rule: Any) -> bool:
     """Return whether a rule is registered by a part of the library whose import goes on."""
-    loading = tuple([f"{room}." for room in ROOMS if imported_module(room) is None])
+    loading = tuple([f"{room}." for room in ROOMS.values() if imported_module(room) is None])
     return f"{rule.__module__}.".startswith(loading)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.rules.model.rule_names import FILES
 from pages import same_names
 
 from ...harness import commands
@@ -22,6 +23,13 @@ needs_cli = pytest.mark.needs("typer", "rich")
 
 
 invoke = partial(commands.invoke, "rules", width=100)
+
+
+def test_a_rule_of_the_library_loads_with_its_own_file() -> None:
+    own_names = [name for name in LIBRARY if "." not in name]
+    for family, names in FILES.items():
+        home = f"{OWN}{family}"
+        assert [n for n in own_names if xg.get(n).__module__ == home] == sorted(names.split())
 
 
 @pytest.fixture

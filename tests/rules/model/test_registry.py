@@ -46,7 +46,7 @@ def test_a_rule_that_is_registered_before_the_library_is_imported_stays() -> Non
 import sys, numpy as np, multigrad as xg
 mine = xg.register("sign")(lambda ctx, grad_out, tin: grad_out * 3.0)
 assert xg.get("sign") is mine and "multigrad.rules.library" not in sys.modules
-assert len([name for name in sys.modules if name.startswith("multigrad")]) <= 209
+assert len([name for name in sys.modules if name.startswith("multigrad")]) <= 60
 try:
     xg.register("triangular")(lambda ctx, grad_out, tin: grad_out)
 except xg.RuleError as error:
@@ -59,9 +59,10 @@ assert xg.get("sign") is not mine
 
 
 def test_freegrads_names_lead_here() -> None:
+    names = (xg.RuleError, xg.compose, xg.get, xg.register)
     from multigrad.rules.registry import RuleError, compose, get, register
 
-    assert (RuleError, compose, get, register) == (xg.RuleError, xg.compose, xg.get, xg.register)
+    assert (RuleError, compose, get, register) == names
     assert issubclass(RuleError, KeyError)
 
 
