@@ -2,7 +2,7 @@
 
     python -m tests.core.alone torch            what is not of the core has been deleted
     python -m tests.core.alone torch --lend     it is lent, and the lines that ask for it are listed
-    python -m tests.core.alone torch --plain    the same, with the core's own answer at each joint
+    python -m tests.core.alone torch --stub     it can be imported, and is an error where it is used
 
 The package and the backend are copied to a temporary directory, where every module that is not
 listed as the core's is deleted. This file is also the plugin of pytest that runs there: it offers
@@ -21,11 +21,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 WHOLE = "MULTIGRAD_WHOLE"  # names the folder that lends modules to the core
 REPORT = "MULTIGRAD_LENT"  # names the file that gets the lines that asked for them
-PLAIN = "MULTIGRAD_PLAIN"  # is set where no function of the core goes to what provides it
+STUBS = "MULTIGRAD_STUBS"  # is set where what is imported is an error as it is used
 JOINTS = "multigrad.engine"
 THROUGH = "multigrad.graph.support.lazy_modules"
 PROVIDED = "multigrad.graph.support.provided"
@@ -81,7 +81,7 @@ def copy_core(folder: Path, backend: str, core: set[str]) -> None:
 
 
 def run(
-    backend: str, core: set[str], words: Sequence[str] = (), lend: bool = False, plain: bool = False
+    backend: str, core: set[str], words: Sequence[str] = (), lend: bool = False, stub: bool = False
 ) -> tuple[int, str]:
     """Run the tests on the core alone; return their exit code and, if lent, what was asked for."""
     with tempfile.TemporaryDirectory() as place:
@@ -89,11 +89,11 @@ def run(
         copy_core(folder, backend, core)
         environment = {**os.environ, "PYTHONPATH": f"{folder}:{folder / 'backends'}"}
         environment |= {"MULTIGRAD_CACHE": "off", "TF_CPP_MIN_LOG_LEVEL": "2"}
-        if lend or plain:
+        if lend or stub:
             environment |= {
                 WHOLE: str(ROOT),
                 REPORT: str(report),
-                **({PLAIN: "1"} if plain else {}),
+                **({STUBS: "1"} if stub else {}),
             }
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull]
         command += ["--rootdir", str(folder), "--import-mode=importlib", "-p", "tests.core.alone"]
@@ -150,6 +150,61 @@ def pytest_unconfigure() -> None:
         Path(os.environ[REPORT]).write_text(LENDER.report())
 
 
+class Stub(type):
+    """A class that stands for anything of a module that is missing: a constant, function or class.
+
+    While modules are loaded it may be used, which does nothing.
+    """
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return make_stub(f"{cls.__name__}.{name}")
+
+    def __call__(cls, *given: Any, **named: Any) -> Any:
+        cls.meet()
+        return given[0] if len(given) == 1 and callable(given[0]) else cls
+
+    def __iter__(cls) -> Iterator[Any]:
+        cls.meet()
+        return iter(())
+
+    def __contains__(cls, item: object) -> bool:
+        cls.meet()
+        return False
+
+    def __getitem__(cls, item: object) -> Any:
+        cls.meet()
+        return cls
+
+    def meet(cls) -> None:
+        """Raise if it is used by code that runs."""
+        frame = sys._getframe(2)
+        if frame.f_code.co_name != "<module>":
+            place = f"{frame.f_globals.get('__name__')}:{frame.f_lineno}"
+            raise AssertionError(f"{cls.__name__} is not of the core; it is used at {place}")
+
+
+def make_stub(name: str) -> Stub:
+    """Return what stands for a name of a missing module."""
+    return Stub(name, (Exception,), {})
+
+
+class StubLoader(Loader):
+    """Loads a missing module as one that has every name."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        def get_name(name: str) -> Stub:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return make_stub(f"{module.__name__}.{name}")
+
+        module.__dict__["__getattr__"] = get_name
+
+
 class Lender(MetaPathFinder):
     """Finds modules that the core lacks where all of multigrad is, and notes who asks for them.
 
@@ -185,8 +240,9 @@ class Lender(MetaPathFinder):
             return import_module(name, package)
 
         builtins.__import__, importlib.import_module = note_name, note_module
-        sys.setprofile(self.note_call)
-        threading.setprofile(self.note_call)
+        if STUBS not in os.environ:
+            sys.setprofile(self.note_call)
+            threading.setprofile(self.note_call)
 
     def note_call(self, frame: FrameType, event: str, given: Any) -> None:
         """Note the call of a function that is not of the core by the core, as a profiler."""
@@ -210,8 +266,10 @@ class Lender(MetaPathFinder):
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """Return where all of multigrad has a module."""
         file = self.whole.get(fullname)
-        if file is None or (fullname == JOINTS and PLAIN in os.environ):
+        if file is None or (fullname == JOINTS and STUBS in os.environ):
             return None
+        if STUBS in os.environ:
+            return ModuleSpec(fullname, StubLoader(), is_package=file.name == "__init__.py")
         folders = [str(file.parent)] if file.name == "__init__.py" else None
         return spec_from_file_location(fullname, file, submodule_search_locations=folders)
 
@@ -268,11 +326,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("backend", choices=["numpy", "torch", "jax", "tensorflow"])
     parser.add_argument("--lend", action="store_true", help="list what the core asks for")
-    parser.add_argument("--plain", action="store_true", help="the same, where nothing is provided")
+    parser.add_argument("--stub", action="store_true", help="let it import what it does not use")
     parser.add_argument("--lists", type=Path, default=HERE, help="the folder of the lists")
     given, words = parser.parse_known_args()
     core = core_modules(given.backend, given.lists)
-    code, report = run(given.backend, core, words, lend=given.lend, plain=given.plain)
+    code, report = run(given.backend, core, words, lend=given.lend, stub=given.stub)
     print(report)
     return code
 
