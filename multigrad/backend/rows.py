@@ -139,7 +139,7 @@ def compositions(
     if positions is not None:
         composed |= placed_rows(rows, positions)
     # A backend's own rows serve in compositions, too.
-    known = LateRows({**composed, **rows}, dict, lambda op: composed_row(op, known, widened))
+    known = LateRows({**composed, **rows}, dict, make=lambda op: composed_row(op, known, widened))
     made = [op for op in ops.CALLABLE_OPS if op.made_of is not None and op in known]
     return {**composed, **{op: known[op] for op in made}}
 
