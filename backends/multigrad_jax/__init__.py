@@ -6,34 +6,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.backend import (
+from multigrad.backend.contract import (
     Autodiff,
     Backend,
     Compiler,
     Draws,
-    Imports,
-    Interop,
     Kernels,
-    Models,
-    Modes,
     Ranks,
     Tensors,
     WeakTypes,
+    late,
 )
-from multigrad.graph.support.lazy_modules import late_function, late_value
+from multigrad.graph.support.lazy_modules import late_function
 
-from . import compile, differences, eject, models, versions
+from . import compile, versions
 from .attach import host, render, vjp
 from .kernels import exact, ops, random
 
 __all__ = ["backend"]
-
-# The modes that jax lacks, with the reason.
-LACKS = {
-    "autocast": "JAX has no autocast",
-    "kept": "what is kept are the arrays that fwd returns, of which jit drops those that are not "
-    "read",
-}
 
 backend = Backend(
     name="jax",
@@ -54,8 +44,8 @@ backend = Backend(
         unsupported=ops.UNSUPPORTED,
         exact=exact.OPS,
         selects=True,  # by XLA, in one kernel; a cast of its own would be another
-        while_loop=ops.while_loop,
-        scan=ops.scan,
+        while_loop=late_function("multigrad_jax.kernels.loops:while_loop"),
+        scan=late_function("multigrad_jax.kernels.loops:scan"),
         bits=(ops.pack, ops.unpack),
     ),
     autodiff=Autodiff(
@@ -91,33 +81,11 @@ backend = Backend(
         is_tracing=compile.is_tracing_kept,
         on_move=compile.on_move,
     ),
-    interop=Interop(
-        lend=late_function("multigrad_jax.attach.guests:lend"),
-        borrow=late_function("multigrad_jax.attach.guests:borrow"),
-        outside=jax.jit,
-        bridge=late_function("multigrad_jax.attach.guests:bridge"),
-    ),
-    imports=Imports(
-        dialect=late_value("multigrad_jax.dialect.table:DIALECT"),
-        import_function=late_function("multigrad_jax.importers:import_function"),
-        container=models.container,
-    ),
-    models=Models(
-        override=late_function("multigrad_jax.models.override:override_calls"),
-        is_operation=late_function("multigrad_jax.models.operations:is_operation"),
-        kept_by_call=late_function("multigrad_jax.models.layer_memory:kept_by_call"),
-        leaves=models.leaves,
-    ),
-    modes=Modes(
-        jvp=late_function("multigrad_jax.attach.modes:jvp"),
-        checkpoints={"jax.checkpoint": late_function("multigrad_jax.attach.modes:checkpointed")},
-        mapped=late_function("multigrad_jax.attach.modes:mapped"),
-        whole=late_function("multigrad_jax.attach.modes:whole"),
-        transforms={"jit(vmap(grad))": late_function("multigrad_jax.attach.modes:jit_vmap_grad")},
-        compiles_each_shape=True,
-        lacks=LACKS,
-    ),
+    interop=late("multigrad_jax.features:INTEROP"),
+    imports=late("multigrad_jax.features:IMPORTS"),
+    models=late("multigrad_jax.features:MODELS"),
+    modes=late("multigrad_jax.features:MODES"),
     ranks=Ranks(group=host.group),
-    differences=differences.DIFFERENCES,
-    ejection=eject.EJECTION,
+    differences=late("multigrad_jax.differences:DIFFERENCES"),
+    ejection=late("multigrad_jax.eject:EJECTION"),
 )

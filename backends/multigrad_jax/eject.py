@@ -18,7 +18,7 @@ from multigrad.backend import Ejection, Emitted
 from multigrad.graph import random as core
 
 from .attach import render as attach_render
-from .kernels import arrays, random
+from .kernels import random, reductions
 
 Tensor: TypeAlias = jax.Array
 
@@ -97,7 +97,7 @@ EJECTION = Ejection(
     },
     namespace={"read_key": read_key},
     forms={
-        arrays.array: array,
+        reductions.array: array,
         random.draw_key: draw_key,
         random.fold_in: fold_in,
         random.normal_like: normal_like,

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from multigrad.backend import (
+from multigrad.backend.contract import (
     Autodiff,
     Backend,
     Compiler,
     Draws,
-    Imports,
-    Interop,
     Kernels,
-    Models,
-    Modes,
     Ranks,
     Tensors,
+    late,
 )
-from multigrad.graph.support.lazy_modules import late_function, late_value
+from multigrad.graph.support.lazy_modules import late_function
 
-from . import compile, differences, eject, recomputed_regions, replicas
+from . import compile, recomputed_regions, replicas
 from .attach import host, render, vjp
 from .kernels import exact, ops, random
 
 __all__ = ["backend"]
-
-# The modes that TensorFlow lacks, with the reason.
-LACKS = {
-    "autocast": "TensorFlow has no autocast: layers of Keras choose their dtypes",
-    "kept": "a backward is a closure, which holds what it reads",
-}
 
 backend = Backend(
     name="tensorflow",
@@ -50,8 +41,8 @@ backend = Backend(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
         exact=exact.OPS,
-        while_loop=ops.while_loop,
-        scan=ops.scan,
+        while_loop=late_function("multigrad_tensorflow.kernels.loops:while_loop"),
+        scan=late_function("multigrad_tensorflow.kernels.loops:scan"),
         bits=(ops.pack, ops.unpack),
     ),
     autodiff=Autodiff(
@@ -86,31 +77,11 @@ backend = Backend(
         on_draw=recomputed_regions.on_draw,
         recall=recomputed_regions.recall,
     ),
-    interop=Interop(
-        lend=late_function("multigrad_tensorflow.attach.guests:lend"),
-        borrow=late_function("multigrad_tensorflow.attach.guests:borrow"),
-        bridge=late_function("multigrad_tensorflow.attach.guests:bridge"),
-    ),
-    imports=Imports(
-        dialect=late_value("multigrad_tensorflow.dialect.table:DIALECT"),
-        import_function=late_function("multigrad_tensorflow.importers:import_function"),
-    ),
-    models=Models(
-        override=late_function("multigrad_tensorflow.models.override:override_calls"),
-        is_operation=late_function("multigrad_tensorflow.models:is_operation"),
-        kept_by_call=late_function("multigrad_tensorflow.models:kept_by_call"),
-    ),
-    modes=Modes(
-        jvp=late_function("multigrad_tensorflow.attach.modes:jvp"),
-        checkpoints={
-            "tf.recompute_grad": late_function("multigrad_tensorflow.attach.modes:checkpointed")
-        },
-        mapped=late_function("multigrad_tensorflow.attach.modes:mapped"),
-        whole=tf.function,
-        seed=late_function("multigrad_tensorflow.attach.modes:set_seed"),
-        lacks=LACKS,
-    ),
+    interop=late("multigrad_tensorflow.features:INTEROP"),
+    imports=late("multigrad_tensorflow.features:IMPORTS"),
+    models=late("multigrad_tensorflow.features:MODELS"),
+    modes=late("multigrad_tensorflow.features:MODES"),
     ranks=Ranks(group=replicas.rank_group),
-    differences=differences.DIFFERENCES,
-    ejection=eject.EJECTION,
+    differences=late("multigrad_tensorflow.differences:DIFFERENCES"),
+    ejection=late("multigrad_tensorflow.eject:EJECTION"),
 )

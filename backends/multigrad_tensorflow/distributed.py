@@ -20,7 +20,7 @@ from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
 
 from .kernels.random import is_dtensor
-from .kernels.shapes import dim
+from .kernels.reductions import dim
 
 Tensor: TypeAlias = tf.Tensor
 Names: TypeAlias = tuple[str, ...] | None

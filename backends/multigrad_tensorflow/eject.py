@@ -16,7 +16,7 @@ from multigrad.graph import random as core
 from multigrad.graph.random import draws
 
 from .attach import render
-from .kernels import arrays, random
+from .kernels import random, reductions
 
 Tensor: TypeAlias = tf.Tensor
 
@@ -89,7 +89,7 @@ EJECTION = Ejection(
         "read_key": read_key,
     },
     forms={
-        arrays.array: array,
+        reductions.array: array,
         random.draw_key: draw_key,
         random.counters: counters,
         random.draw_with_numpy: draw_with_numpy,

@@ -199,7 +199,7 @@ def test_a_row_says_in_what_its_op_is_linear() -> None:
 @pytest.mark.parametrize("framework", ["torch", "jax", "tensorflow"])
 def test_no_name_of_a_framework_stands_at_two_ops(framework: str) -> None:
     pytest.importorskip(framework)
-    names = import_module(f"multigrad_{framework}.kernels.ops").NAMES
+    names = import_module(f"multigrad_{framework}.kernels.other_ops").NAMES
     words = [term.name for entry in parse(names, framework) for term in entry.names]
     assert len(words) == len(set(words)) > 50
 

@@ -45,7 +45,7 @@ from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes
 from multigrad.trace.xp.shapes import from_front, is_inside
 
-from ..kernels import ops
+from ..kernels import other_ops
 
 Tensor = Any
 
@@ -235,7 +235,7 @@ AXES = ("axes", "dimensions", "permutation")
 JAX = Library(jnp, {"lax": lax, "nn": jax.nn, "special": special}, values={"keepdims": bool})
 LINALG = Library(jnp.linalg)
 ALIASES: dict[Any, Callable[..., Any]] = {
-    **named(ops.NAMES, jnp, lax=lax, nn=jax.nn, special=special),
+    **named(other_ops.NAMES, jnp, lax=lax, nn=jax.nn, special=special),
     jax.device_put: methods.identity,  # a graph has no marks of placement
     **Library(lax, values=dict.fromkeys(AXES, tuple)).called(
         {

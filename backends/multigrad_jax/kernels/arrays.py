@@ -10,19 +10,18 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy import linalg as jsp
 
-from multigrad.backend import rows_of
+from multigrad.backend.rows import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.arrays.linalg import PADE_REACHES
 from multigrad.graph.ops.arrays.products import as_matrix
-from multigrad.graph.ops.arrays.reductions import over, over_axes
 
-from . import random, shapes
+from . import shapes
 from .elementwise import accumulated, is_staged_out
+from .reductions import sum_to
 
 Tensor: TypeAlias = jax.Array
 Ints = tuple[int, ...]
-Axis = int | tuple[int, ...] | None
 
 
 def windows(x: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor:
@@ -61,29 +60,6 @@ def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, **attrs: Any) -> Tenso
 def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, **attrs: Any) -> Tensor:
     inputs = accumulated(x)
     return transposed(lambda w: conv(inputs, w, **attrs), cotangent, like)
-
-
-def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return jnp.sum(x != 0, axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
-
-
-def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    axis = over(x, axis)
-    largest = jnp.max(x, axis=axis, keepdims=True, initial=-jnp.inf)
-    # without this, -inf - -inf gives NaN for a row of infinities
-    shift = jnp.where(jnp.isfinite(largest), largest, 0)
-    total = jnp.log(jnp.sum(jnp.exp(x - shift), axis=axis, keepdims=True)) + shift
-    return total if keepdims else jnp.squeeze(total, axis)
-
-
-def sum_to(x: Tensor, like: Tensor) -> Tensor:
-    lengths, shape = x.shape, like.shape
-    if lengths == shape:
-        return x
-    lead = len(lengths) - len(shape)
-    ones = [lead + i for i, n in enumerate(shape) if n == 1 != lengths[lead + i]]
-    axes = (*range(lead), *ones)
-    return jnp.sum(x, axis=axes, keepdims=True).reshape(shape) if axes else x
 
 
 def wide_dtype(x: Tensor) -> Any:
@@ -143,12 +119,6 @@ def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
     return jnp.einsum(subscripts, *arrays)
 
 
-def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
-    # without a device: a constant goes where the other operands are
-    return jnp.asarray(value.as_numpy(jnp.dtype(dtype)))
-
-
-# --- linear algebra: a matrix without a factor or inverse gives NaN or an infinity ----------------
 def cholesky(x: Tensor) -> Tensor:
     return lax.linalg.cholesky(x, symmetrize_input=False)
 
@@ -235,17 +205,8 @@ def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
     return jnp.stack((numbers.real, numbers.imag), -1)
 
 
-# The functions of `jax.numpy` that have the names of their ops; `sum` adds up 16 bits in float32.
-REDUCTIONS = "sum mean max min any all prod var std"
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
-    **rows_of({name: over_axes(getattr(jnp, name)) for name in REDUCTIONS.split()}),
-    ops.SOFTMAX: over_axes(jax.nn.softmax),
-    ops.LOG_SOFTMAX: over_axes(jax.nn.log_softmax),
-    ops.EXPAND_DIMS: jnp.expand_dims,
-    ops.FOLD_IN: random.fold_in,
-    ops.UNIFORM_LIKE: random.uniform_like,
-    ops.NORMAL_LIKE: random.normal_like,
     ops.INV: jnp.linalg.inv,
     ops.DET: jnp.linalg.det,
     **shapes.OPS,

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy import special
 
-from multigrad.backend import rows_of
+from multigrad.backend.rows import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.special_functions import digamma_by_reflection, polygamma_by_zeta
@@ -207,19 +207,19 @@ SAME_IN_LAX = "rsqrt erf erfc lgamma stop_gradient"
 # The own gradient of its relu6 is 0 at the bounds; that of a clip is 1.
 SAME_IN_NN = "log_sigmoid relu6 elu gelu relu silu softplus"
 OPS: dict[Op, Callable[..., Any]] = {
-    **rows_of(vars()),
-    **rows_of({name: getattr(jnp, name) for name in SAME.split()}),
+    **rows_of(vars(), ops.CORE_OPS),
+    **rows_of({name: getattr(jnp, name) for name in SAME.split()}, ops.CORE_OPS),
     ops.POW: power,
     ops.ATAN: jnp.arctan,
     ops.ASIN: jnp.arcsin,
     ops.ACOS: jnp.arccos,
     ops.ASINH: jnp.arcsinh,
     ops.ACOSH: jnp.arccosh,
-    **rows_of({name: getattr(special, name) for name in ("ndtri", "i0e", "i1e")}),
+    **rows_of({name: getattr(special, name) for name in ("ndtri", "i0e", "i1e")}, ops.CORE_OPS),
     ops.BITWISE_LEFT_SHIFT: jnp.left_shift,
     ops.BITWISE_RIGHT_SHIFT: jnp.right_shift,
-    **rows_of({name: getattr(jax.lax, name) for name in SAME_IN_LAX.split()}),
-    **rows_of({name: getattr(jax.nn, name) for name in SAME_IN_NN.split()}),
+    **rows_of({name: getattr(jax.lax, name) for name in SAME_IN_LAX.split()}, ops.CORE_OPS),
+    **rows_of({name: getattr(jax.nn, name) for name in SAME_IN_NN.split()}, ops.CORE_OPS),
 }
 NAMES = """
     add: add lax.add; sub: subtract lax.sub; mul: multiply lax.mul; div: divide true_divide;

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from multigrad.backend import rows_of
+from multigrad.backend.rows import rows_of
+from multigrad.graph import ops
 from multigrad.graph.passes.decisions import APART, as_exact
 
 from ..versions import core
@@ -43,4 +44,4 @@ def pow_(a: Any, b: Any) -> Tensor:
     return a * a if isinstance(b, int | float) and b == 2 else elementwise.power(a, b)
 
 
-OPS = {**as_exact(rows_of(vars())), APART: apart}
+OPS = {**as_exact(rows_of(vars(), ops.CORE_OPS)), APART: apart}

@@ -1,33 +1,31 @@
 """JAX's kernels by op; an op with a symbol that is left out is emitted infix.
 
-The loops are `lax.while_loop` and `lax.scan`; see `multigrad/graph/ops/arrays/loops.py`.
+Here are those of the core; those in `other_ops.py` load as one of them is first asked for.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
-from jax import lax
 
-from multigrad.backend import compositions
+from multigrad.backend.rows import LateRows, composed_row
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
+from multigrad.graph.support.lazy_modules import late_value
 
-from .. import distributed
-from ..distributed import vary_alike
-from . import arrays, elementwise, shapes
+from . import elementwise, random, reductions
 
 Tensor: TypeAlias = Any
-Function = Callable[..., Any]
 
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
-    **arrays.OPS,
-    **distributed.OPS,
+    **reductions.OPS,
+    ops.FOLD_IN: random.fold_in,
+    ops.UNIFORM_LIKE: random.uniform_like,
+    ops.NORMAL_LIKE: random.normal_like,
 }
 # Computed in float32 for 16-bit floats and rounded once.
 WIDE = (
@@ -35,76 +33,16 @@ WIDE = (
     *(ops.LOG10, ops.LOGADDEXP, ops.COSH, ops.SINH, ops.SINC, ops.DEG2RAD, ops.RAD2DEG),
     *(ops.ERFINV, ops.NDTRI, ops.DIGAMMA, ops.POLYGAMMA, ops.I0E, ops.I1E, ops.LOG_SIGMOID),
     *(ops.GELU, ops.PROD, ops.VAR, ops.STD, ops.LOGSUMEXP, ops.SOFTMAX, ops.LOG_SOFTMAX),
-    *(ops.CUMSUM, ops.CUMPROD, ops.LOGCUMSUMEXP, ops.DISCOUNTED_SUM, ops.CONV, ops.EINSUM),
-    *(ops.CHOLESKY, ops.TRIANGULAR_SOLVE, ops.SOLVE, ops.INV, ops.PINV, ops.DET, ops.LOGABSDET),
-    *(ops.SIGNDET, ops.EXPM, ops.LU, ops.SVD, ops.SVDVALS, ops.EIGH, ops.EIGVALSH, ops.QR),
-    ops.FFT,
 )
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
-OPS = {**compositions(OWN, elementwise.widened, shapes.positions), **OWN}
-NAMES = f"{elementwise.NAMES}; {shapes.NAMES}"
 
+
+def compose(op: Op) -> Callable[..., Any] | None:
+    return composed_row(op, OPS, elementwise.widened)
+
+
+OPS = LateRows(OWN, late_value("multigrad_jax.kernels.other_ops:OPS"), make=compose)
 UNSUPPORTED: dict[Op, str] = {}
-
-
-def while_loop(
-    carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
-) -> tuple[Tensor, ...]:
-    state = vary_alike(tuple(map(jnp.asarray, carry)), constants)
-    lengths, tensors = apart(constants)
-    goes_on, turn, _ = loop_functions(condition, body, lengths)
-    return lax.while_loop(goes_on, turn, (state, tensors))[0]
-
-
-def scan(
-    carry: tuple[Tensor, ...],
-    rows: tuple[Tensor, ...],
-    constants: tuple[Any, ...],
-    body: Function,
-    reverse: bool,
-) -> tuple[Tensor, ...]:
-    state = vary_alike(tuple(map(jnp.asarray, carry)), (*rows, *constants))
-    lengths, tensors = apart(constants)
-    turn = loop_functions(None, body, lengths)[2]
-    (last_state, _), results = lax.scan(turn, (state, tensors), tuple(rows), reverse=reverse)
-    return (*last_state, *results)
-
-
-def apart(constants: tuple[Any, ...]) -> tuple[tuple[int | None, ...], tuple[Tensor, ...]]:
-    """Return the lengths among constants, which are part of a loop's key, and its tensors, which
-    are carried: so jax gets the same function objects again and compiles once.
-    """
-    lengths = tuple(c if isinstance(c, int) else None for c in constants)
-    return lengths, tuple(None if isinstance(c, int) else c for c in constants)
-
-
-@functools.lru_cache(maxsize=1024)
-def loop_functions(
-    condition: Function | None, body: Function, lengths: tuple[int | None, ...]
-) -> tuple[Function, Function, Function]:
-    """Return the condition and turn of a while loop as jax takes them, and the turn of a scan."""
-
-    def constants(tensors: Any) -> list[Any]:
-        pairs = zip(lengths, tensors, strict=True)
-        return [tensor if length is None else length for length, tensor in pairs]
-
-    def goes_on(values: Any) -> Tensor:
-        carry, tensors = values
-        assert condition is not None
-        return condition(*carry, *constants(tensors))
-
-    def row_turn(values: Any, row: Any) -> Any:
-        carry, tensors = values
-        results = body(*carry, *row, *constants(tensors))
-        # jax needs each turn to keep the dtypes of the carry
-        pairs = zip(results[: len(carry)], carry, strict=True)
-        new_carry = tuple(jnp.asarray(new, old.dtype) for new, old in pairs)
-        return (new_carry, tensors), tuple(map(jnp.asarray, results[len(carry) :]))
-
-    def turn(values: Any) -> Any:
-        return row_turn(values, ())[0]
-
-    return goes_on, turn, row_turn
 
 
 # --- masks as bits, eight to a byte, the first in the highest bit ---------------------------------

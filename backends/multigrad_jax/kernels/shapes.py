@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.backend import lifted, namesakes, orderings, rows_of
+from multigrad.backend.rows import lifted, namesakes, orderings, rows_of
 from multigrad.graph import ops
 from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_front
 
@@ -228,12 +228,9 @@ OPS = {
     **orderings(order, jnp.take_along_axis),
     **namesakes(jnp),
     **rows_of(vars()),
-    ops.RESHAPE: jnp.reshape,
-    ops.SQUEEZE: jnp.squeeze,
     ops.PERMUTE_DIMS: jnp.transpose,
     ops.SWAPAXES: jnp.swapaxes,
     ops.MOVEAXIS: jnp.moveaxis,
-    ops.BROADCAST_TO_SHAPE: jnp.broadcast_to,
     ops.REPEAT: jnp.repeat,
     ops.CUMSUM: cumulated(jax.lax.cumsum),
     ops.CUMPROD: lifted(jnp.cumprod),
@@ -245,4 +242,3 @@ OPS = {
     ops.ARGMIN: lifted(jnp.argmin),
     ops.ARGSORT: lifted(order),
 }
-NAMES = "swapaxes; moveaxis; flip; roll; tril; triu"

@@ -8,8 +8,6 @@ from jax import tree_util as tree
 
 from multigrad.backend.features import Parts
 
-leaves = tree.tree_leaves
-
 
 def container(obj: Any) -> Parts | None:
     """Return how to flatten and rebuild an object of a class registered with `jax.tree_util`."""

@@ -41,7 +41,7 @@ from multigrad.trace.trace import Trace, Value, is_symbolic_tensor
 from multigrad.trace.xp import all as xp
 
 from .. import importers
-from ..kernels import ops
+from ..kernels import other_ops
 from . import arrays, elementwise, gradients, linalg, operations, traced
 from .arrays import TENSORFLOW
 from .traced import is_symbolic
@@ -243,7 +243,7 @@ def undecorated(func: Handler | None = None, *args: Any, **options: Any) -> Any:
 
 
 IN_ORDER: dict[Any, Handler] = {
-    **named(ops.NAMES, tf, raw=tf.raw_ops),
+    **named(other_ops.NAMES, tf, raw=tf.raw_ops),
     **operations.ALIASES,
     **{getattr(tf.signal, kind): row for kind, row in complexes.TRANSFORMS_2D.items()},
     tf.as_dtype: identity,

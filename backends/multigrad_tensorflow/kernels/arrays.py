@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.backend import rows_of
+from multigrad.backend.rows import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.arrays.linalg import PADE_REACHES
 from multigrad.graph.ops.arrays.products import as_matrix
 
-from . import random, shapes
+from . import shapes
 from .elementwise import accumulated
+from .reductions import sum_to
 from .shapes import length_of
 
 Tensor = Any
 Ints = tuple[int, ...]
-Axis = int | tuple[int, ...] | None
 
 
 def windows(x: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor:
@@ -142,47 +142,6 @@ def conv_right(
     return tf.cast(tf.transpose(result, [n + 1, 0, *range(1, n + 1)]), cotangent.dtype)
 
 
-def over(x: Tensor, axis: Axis) -> Axis:
-    # a scalar has no axes, whichever are named
-    return () if x.shape.rank == 0 else axis
-
-
-def over_axes(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def reduce(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-        return function(x, over(x, axis), keepdims)
-
-    return reduce
-
-
-def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    ones = tf.cast(tf.not_equal(x, tf.zeros([], x.dtype)), tf.int64)
-    return tf.cast(tf.reduce_sum(ones, over(x, axis), keepdims), x.dtype)
-
-
-def softmax(x: Tensor, *, axis: Axis) -> Tensor:
-    axis = over(x, axis)
-    # not tf.nn.softmax, which takes no tuple of axes and is off by 1.8 eps in float16
-    powers = tf.exp(x - tf.reduce_max(x, axis, True))
-    return powers / tf.reduce_sum(powers, axis, True)
-
-
-def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
-    axis = over(x, axis)
-    shifted = x - tf.reduce_max(x, axis, True)
-    return shifted - tf.math.log(tf.reduce_sum(tf.exp(shifted), axis, True))
-
-
-def sum_to(x: Tensor, like: Tensor) -> Tensor:
-    shape = tf.shape(like)
-    # shapes may be open while tracing, so the axes are computed by an op
-    axes, _ = tf.raw_ops.BroadcastGradientArgs(s0=shape, s1=tf.shape(x))
-    return tf.reshape(tf.reduce_sum(x, axes, True), shape)
-
-
-def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
-    return tf.broadcast_to(x, tf.shape(like))
-
-
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     result = tf.linalg.matmul(as_rows(a), as_columns(b))
     if b.shape.rank == 1:
@@ -247,19 +206,6 @@ def spelled_out(terms: str, arrays: Sequence[Tensor]) -> tuple[str, list[Tensor]
         n.replace("...", "".join(letters[rank - k :])) for n, k in zip(names, counts, strict=True)
     ]
     return ",".join(full_terms), arrays
-
-
-def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
-    if not tf.executing_eagerly():
-        return tf.constant(value.as_numpy(dtype.as_numpy_dtype), dtype)
-    # eager code keeps one tensor for each device and dtype with the value
-    key = "tensorflow", like.device, dtype
-    tensor = value.native.get(key)
-    if tensor is None:
-        with tf.device(like.device):
-            tensor = tf.constant(value.as_numpy(dtype.as_numpy_dtype), dtype)
-        value.native[key] = tensor
-    return tensor
 
 
 # --- linear algebra -------------------------------------------------------------------------------
@@ -408,14 +354,8 @@ def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
     return tf.stack((tf.math.real(numbers), tf.math.imag(numbers)), -1)
 
 
-REDUCTIONS = "sum mean max min any all prod logsumexp"  # `tf.reduce_sum` and so on
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
-    **rows_of({name: over_axes(getattr(tf, f"reduce_{name}")) for name in REDUCTIONS.split()}),
-    ops.EXPAND_DIMS: tf.expand_dims,
-    ops.FOLD_IN: random.fold_in,
-    ops.UNIFORM_LIKE: random.uniform_like,
-    ops.NORMAL_LIKE: random.normal_like,
     ops.INV: tf.linalg.inv,
     ops.DET: tf.linalg.det,
     **shapes.OPS,

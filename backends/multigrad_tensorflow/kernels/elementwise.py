@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from multigrad.backend import rows_of
+from multigrad.backend.rows import rows_of
 from multigrad.graph import ops, random
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.selection import LARGEST
@@ -258,8 +258,8 @@ SAME = """
     square stop_gradient tan tanh
 """
 OPS: dict[Op, Callable[..., Any]] = {
-    **rows_of(vars()),
-    **rows_of({name: getattr(tf, name) for name in SAME.split()}),
+    **rows_of(vars(), ops.CORE_OPS),
+    **rows_of({name: getattr(tf, name) for name in SAME.split()}, ops.CORE_OPS),
     ops.NDTRI: tf.math.ndtri,
     ops.LGAMMA: tf.math.lgamma,
     ops.EQ: equal,

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from multigrad.backend import rows_of
+from multigrad.backend.rows import rows_of
+from multigrad.graph import ops
 from multigrad.graph.passes.decisions import APART, NUMBER_OVER, as_exact
 
 from . import elementwise
@@ -49,4 +50,4 @@ def pow_(a: Any, b: Any) -> Tensor:
     return a * a if isinstance(b, int | float) and b == 2 else elementwise.power(a, b)
 
 
-OPS = {**as_exact(rows_of(vars())), NUMBER_OVER: div_of_number, APART: apart}
+OPS = {**as_exact(rows_of(vars(), ops.CORE_OPS)), NUMBER_OVER: div_of_number, APART: apart}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.backend import lifted, orderings, rows_of
+from multigrad.backend.rows import lifted, orderings, rows_of
 from multigrad.graph import ops
 from multigrad.graph.ops.arrays.indexing import as_index, as_pairs, from_front
 
@@ -215,21 +215,6 @@ def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
 
 
 # --- shapes and axes ------------------------------------------------------------------------------
-def dim(x: Tensor, *, axis: int) -> Any:
-    """Return a length: an int if known while tracing, else a tensor."""
-    length = x.shape[axis] if x.shape.rank is not None else None
-    return tf.shape(x)[axis] if length is None else length
-
-
-def size(x: Tensor) -> Any:
-    count = x.shape.num_elements()
-    return tf.size(x) if count is None else count
-
-
-def reshape_like(x: Tensor, like: Tensor) -> Tensor:
-    return tf.ensure_shape(tf.reshape(x, tf.shape(like)), like.shape)
-
-
 def permute_dims(x: Tensor, *, axes: Any) -> Tensor:
     return tf.transpose(x, None if axes is None else [range(x.shape.rank)[i] for i in axes])
 
@@ -387,9 +372,6 @@ OPS = {
     **orderings(order, take_in_rows),
     # A function named as an op is that op's kernel.
     **rows_of(vars()),
-    ops.RESHAPE: tf.reshape,
-    ops.SQUEEZE: tf.squeeze,
-    ops.BROADCAST_TO_SHAPE: tf.broadcast_to,
     ops.TAKE_AT: tf.gather,
     ops.TAKE_ALONG: lifted(take_in_rows),
     ops.CUMSUM: lifted(tf.cumsum),
