@@ -16,6 +16,7 @@ from ...backend.discovery import backend_of
 from ...capture.user_code.inspection import plain_function
 from ...capture.user_code.libraries import names_library, told_library
 from ...capture.user_code.snapshot import may_act
+from ...errors import DisprovedError
 from ...graph import ops
 from ...graph.ir.types import T
 from ...graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
@@ -110,8 +111,16 @@ def prove_function(
         functions=functions,
         objects=[x.value for x in captured.layout.leaves if x.kind == "static"],
     )
-    reason = prove(attempt, is_call=is_call)
     called = library_of_leaves(captured.layout, captured.leaves)
+    try:
+        reason = prove(attempt, is_call=is_call)
+    except DisprovedError:
+        if not captured.variant.reads_names or facts.get(LIBRARY) in ("", None, dialect):
+            raise
+        # NumPy's functions on the call's tensors, whose methods these are: `np.exp(x).std()`.
+        run = partial(run_written_in, called, elsewhere=False)
+        attempt = replace(attempt, run=run, dialects=(called,))
+        reason = prove(attempt, is_call=is_call)
     is_open = captured.variant.reads_names and called not in ("", dialect) and not is_call
     if is_open and not _is_said(captured, dialect):
         compare_with_call(attempt, called, partial(run_written_in, called, elsewhere=False))

@@ -79,6 +79,19 @@ def test_methods_are_those_of_the_arguments(
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.filterwarnings("ignore:__array_wrap__")
+@pytest.mark.parametrize(
+    "expression", ["np.exp(x).std() * x", "np.abs(x).var() * x", "np.square(x).repeat(2, 1)"]
+)
+@pytest.mark.parametrize("array", [np.asarray, torch_tensor])
+def test_what_a_function_of_numpy_gives_has_the_methods_of_the_arguments(
+    users: Any, expression: str, array: Callable[[Any], Any]
+) -> None:
+    module = users(f"def f(x):\n    return {expression}\n", "torch")
+    assert_as_written(module.f, array(X))
+
+
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("array", [np.asarray, torch_tensor])
 def test_gradients_and_rules_have_the_methods_of_the_arguments(
     users: Callable[..., Any], array: Callable[..., Any]
