@@ -11,16 +11,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from multigrad.capture.meanings import composites
-from multigrad.graph.random import REPLAYED
+from multigrad.graph.support.lazy_modules import late_function
 
 from ..compile.checkpoint_regions import as_it_is, top_hooks
-from ..dialect.table import ALIASES
 from ..state import KINDS, is_memory, without_autocast, without_modes
 
 Tensor: TypeAlias = torch.Tensor
+replaying = late_function("multigrad_torch.attach.replayed_draws:Replaying")
 
 
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:
@@ -36,7 +34,7 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         if is_random:
-            stack.enter_context(Replaying())
+            stack.enter_context(replaying())
         try:
             return run()
         finally:
@@ -109,51 +107,3 @@ class TensorState:
 def plainly(x: Tensor) -> Iterator[None]:
     with without_modes(), torch.inference_mode(x.is_inference()), torch.no_grad():
         yield
-
-
-# --- draws by the keys that a graph's draws use --------------------------------------------------
-class Replaying(TorchFunctionMode):
-    """Makes torch's own draws use the keys that a graph's draws use."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        draw = DRAWS.get(func)
-        if draw is None or REPLAYED.get() is None:
-            return func(*args, **kwargs)
-        return draw(*args, **kwargs)
-
-
-def _in_place(draw: Callable[..., Any]) -> Callable[..., Any]:
-    def update(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return x.copy_(draw(x, *args, **kwargs))
-
-    return update
-
-
-def _of_shape(draw: Callable[..., Any]) -> Callable[..., Any]:
-    def create(*size: Any, dtype: Any = None, **options: Any) -> Tensor:
-        return draw(torch.empty(*size, dtype=dtype))
-
-    return create
-
-
-def _like(draw: Callable[..., Any]) -> Callable[..., Any]:
-    def create(input: Tensor, *, dtype: Any = None, **options: Any) -> Tensor:
-        return draw(torch.empty_like(input, dtype=dtype))
-
-    return create
-
-
-DRAWS: dict[Any, Callable[..., Any]] = {
-    **{f: _like(ALIASES[f]) for f in (torch.rand_like, torch.randn_like)},
-    torch.bernoulli: ALIASES[torch.bernoulli],
-    torch.nn.functional.dropout: ALIASES[torch.nn.functional.dropout],
-    torch.rand: _of_shape(ALIASES[torch.rand_like]),
-    torch.randn: _of_shape(ALIASES[torch.randn_like]),
-    Tensor.bernoulli: composites.bernoulli,
-    Tensor.bernoulli_: _in_place(composites.bernoulli_anew),
-    Tensor.uniform_: _in_place(composites.uniform),
-    Tensor.normal_: _in_place(composites.normal),
-}

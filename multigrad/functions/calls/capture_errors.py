@@ -1,27 +1,19 @@
 """Why a function could not be captured: the error, and the place in the user's code.
 
-`explain` is the entry: it reads an exception that the user's code raised when it met a symbol.
+`explained_errors.py` reads what the user's code raised when it met a symbol.
 """
 
 from __future__ import annotations
 
-import dis
-import re
 import types
 import warnings
 import weakref
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
-from ...capture.copies.witness import find_opaque
 from ...errors import DisprovedError, NativeRuleWarning, TraceError
 from ...graph.ir.graph import Location
-from ...trace.trace import NeedsConcrete, Trace, Value
-from .arguments import Layout
-
-# The names of our classes for symbols, which a library's message may contain.
-INTERNAL = re.compile(r"\b(multigrad|Attributed|Item|Picked|Size|Symbolic\w+|V|Value)\b")
+from ...trace.trace import Value
 
 
 class NotCaptured(Exception):
@@ -37,58 +29,6 @@ class NotCaptured(Exception):
         self.error = error.to_keep()
         self.error.__cause__ = error.__cause__
         self.kinds = frozenset(kinds)
-
-
-def explain(trace: Trace, layout: Layout, error: Exception) -> NeedsConcrete | NotCaptured:
-    """Return the error that explains an exception raised where the user's code met a symbol."""
-    opaque = find_opaque(trace, error)
-    facts = _facts_for(opaque, layout) - trace.facts.keys() if opaque else set()
-    if facts:
-        return NeedsConcrete(*sorted(facts))
-    place = find_place(trace, error)
-    suffix = f" ({Location(*place)})" if place else ""
-    kind = type(error).__name__
-    # A library that was handed a symbol speaks of its class.
-    if INTERNAL.search(str(error)) and not is_users_own(trace, error):
-        message = f"{trace.kind} {trace.name!r}{suffix} hands a tensor to what needs its numbers"
-    else:
-        message = f"{trace.kind} {trace.name!r}{suffix} raised {kind} while captured: {error}"
-    return NotCaptured(TraceError(message, place))
-
-
-def _facts_for(kind: str, layout: Layout) -> set[str]:
-    if kind == "device":
-        return {kind, "device_type"}
-    if kind != "shape":
-        return {kind}
-    return {"shape", *(f"shape:{leaf.name}" for leaf in layout.tensors[1:])}
-
-
-def find_place(trace: Trace, error: Exception) -> tuple[str, int] | None:
-    """Return the file and the line of the user's code in a traceback, the innermost."""
-    place, tb = None, error.__traceback__
-    while tb is not None:
-        if _is_users(trace, tb):
-            place = (tb.tb_frame.f_code.co_filename, tb.tb_lineno)
-        tb = tb.tb_next
-    return place
-
-
-def is_users_own(trace: Trace, error: BaseException) -> bool:
-    """Return whether an exception comes from a `raise` statement of the user's."""
-    tb = error.__traceback__
-    while tb is not None and tb.tb_next is not None:
-        tb = tb.tb_next
-    if tb is None or not _is_users(trace, tb):
-        return False
-    # Not a call: the library would have raised then.
-    operation = tb.tb_frame.f_code.co_code[tb.tb_lasti]
-    return dis.opname[operation] == "RAISE_VARARGS"
-
-
-def _is_users(trace: Trace, tb: TracebackType) -> bool:
-    # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
-    return any(tb.tb_frame.f_code is code for code in trace.source.codes)
 
 
 def defined_at(functions: Iterable[object]) -> Location | None:

@@ -32,7 +32,8 @@ from ...trace.lookups import note
 from ...trace.python_protocols import Pair
 from ...trace.trace import NeedsConcrete, Trace, Value, constant, setting
 from ..calls.assumptions import evaluate
-from ..calls.capture_errors import NotCaptured, is_users_own
+from ..calls.capture_errors import NotCaptured
+from ..calls.explained_errors import is_users_own
 from ..calls.recipe import Recipe, Variant
 from ..proof.verdicts import ProofSubject, leave_open
 

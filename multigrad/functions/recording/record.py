@@ -57,7 +57,7 @@ from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ...trace.xp import all as xp
 from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
 from ..calls.assumptions import is_told
-from ..calls.capture_errors import NotCaptured, defined_at, explain, is_users_own
+from ..calls.capture_errors import NotCaptured, defined_at
 from ..calls.effect_records import (
     COPIES,
     Update,
@@ -66,6 +66,7 @@ from ..calls.effect_records import (
     has_containers,
 )
 from ..calls.effects import find_notes, find_updates, hide_updates, told_apart
+from ..calls.explained_errors import explain, is_users_own
 from ..calls.facts import facts_of_inputs, gather_facts
 from ..calls.gradients import check_gradient, match_gradients
 from ..calls.imported_gradients import tangent_graph
