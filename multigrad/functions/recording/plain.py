@@ -187,5 +187,6 @@ def _codes_of(function: FunctionType) -> set[CodeType]:
         values = [each.__globals__.get(name) for name in code.co_names]
         modules = [value for value in values if isinstance(value, ModuleType)]
         waiting += [*cells, *values]
-        waiting += [getattr(module, name, None) for module in modules for name in code.co_names]
+        # Not by getattr, which would load all of `xg.xp`.
+        waiting += [vars(module).get(name) for module in modules for name in code.co_names]
     return found
