@@ -336,7 +336,7 @@ class Emitted:
     @property
     def arguments(self) -> str:
         """The params as they follow the tensors in a call: ", width, key"."""
-        return "".join([f", {name}" for name in self.names.params])
+        return ", ".join(("", *self.names.params))
 
     @property
     def check_arguments(self) -> tuple[str, ...]:

@@ -62,14 +62,15 @@ class LateRows(MutableMapping[Op, Any]):
         return self._rows
 
     def get(self, op: Op, default: Any = None) -> Any:
-        rows = self._rows
-        if op not in rows and self._may_have(op):
-            rows = self._complete()
-        if op not in rows and self._make is not None and op.made_of is not None:
+        if op in self._rows:
+            return self._rows[op]
+        if self._may_have(op):
+            self._complete()
+        if op not in self._rows and self._make is not None and op.made_of is not None:
             row = self._make(op)
             if row is not None:
-                rows[op] = row
-        return rows.get(op, default)
+                self._rows[op] = row
+        return self._rows.get(op, default)
 
     def __contains__(self, op: object) -> bool:
         return isinstance(op, Op) and self.get(op, MISSING) is not MISSING
@@ -490,7 +491,9 @@ def find_scaled_quotient(node: Node) -> tuple[Node, Node, Node] | None:
 
 def take_norms_as_numbers(graph: Graph, kernel: Op) -> Graph:
     """Return a graph with norms as numbers, by `kernel`, if they only become factors of tensors."""
-    numbers = {node for node in graph.nodes if node.op is ops.NORM and is_whole_norm(node)}
+    numbers = set()
+    if ops.NORM in graph.ops:
+        numbers.update(filter(is_whole_norm, graph.nodes))
     if not numbers:
         return graph
     for node in graph.nodes:

@@ -158,26 +158,31 @@ class Writer:
         self.lines: list[str] = []
         self.loops: dict[Any, str] = {}  # the names of loops, by their nodes
         # Of each node that is expressed: its text, precedence and depth.
-        self.done = {node: (node.attr("name"), ATOM, 0) for node in graph.inputs}
-        self.parameters = tuple([name for name, _, _ in self.done.values()])
-        emission.taken.update(self.parameters)
-        # The tensor whose dtype T is, if any.
-        floats = [name for node, (name, _, _) in self.done.items() if node.type.dtype == T]
-        self.like = floats[0] if floats else None
+        self.done: dict[Node, tuple[str, int, int]] = {}
+        self.like: str | None = None  # the tensor whose dtype T is, if any
+        for node in graph.inputs:
+            name = node.attr("name")
+            self.done[node] = name, ATOM, 0
+            emission.taken.add(name)
+            if self.like is None and node.type.dtype == T:
+                self.like = name
         self.asks_like = False  # whether the code mentions its dtype
         self.wide = ""  # the variable of `wide_dtype`
 
     def write(self, elementwise: bool) -> Body:
+        parameters = tuple([name for name, _, _ in self.done.values()])
+        reads = set()
         for node in self.graph.nodes:
-            if node.op is not ops.INPUT:
+            if node.op is ops.INPUT:
+                reads.add(self.done[node][0])
+            else:
                 self.done[node] = self.express(node)
         if self.graph.locations:
             self.note_places()
         results = tuple([self.done[node][0] for node in self.graph.outputs])
-        reads = {self.done[n][0] for n in self.graph.nodes if n.op is ops.INPUT}
         if self.like is not None and self.asks_like:
             reads.add(self.like)
-        return Body(self.parameters, tuple(self.lines), results, frozenset(reads), elementwise)
+        return Body(parameters, tuple(self.lines), results, frozenset(reads), elementwise)
 
     def note_places(self) -> None:
         """Note where the user wrote what each text computes."""
@@ -185,7 +190,7 @@ class Writer:
         nested: dict[Node, tuple[Location, ...]] = {}  # in the text of a node, which has no name
         for node in self.graph.nodes:
             own = self.graph.locations.get(node)
-            inner = itertools.chain(*[nested[operand] for operand in node.operands])
+            inner = itertools.chain.from_iterable(map(nested.__getitem__, node.operands))
             places = tuple(dict.fromkeys(inner if own is None else (own, *inner)))
             is_loop = node.op.loop is not None
             text = self.loops[node] if is_loop else self.done[node][0]
@@ -199,7 +204,9 @@ class Writer:
         if node.op.loop:
             return write_loop(self, node), ATOM, 0
         text, strength = self.call(node)
-        depth = 1 + max([self.done[operand][2] for operand in node.operands], default=0)
+        depth = 1
+        for operand in node.operands:
+            depth = max(depth, 1 + self.done[operand][2])
         # A value that is used twice is computed once; the parser limits how deep calls may nest.
         if self.uses[node] > 1 or depth > DEEPEST:
             name = self.fresh()
@@ -235,8 +242,9 @@ class Writer:
             return self.scalar_call(node), ATOM
         # The fastest form that fits: into the caller's array, over an operand, with a number.
         fast_call = self.call_writing_into_place(node) if node in self.places else None
-        if fast_call is None and node.op in self.in_place:
-            fast_call = self.call_overwriting_operand(node)
+        in_place = None if fast_call else self.in_place.get(node.op)
+        if in_place is not None:
+            fast_call = self.call_overwriting_operand(node, in_place)
         if fast_call is None and len(node.operands) == 2:
             fast_call = self.call_with_scalar(node)
         if fast_call is not None:
@@ -282,11 +290,11 @@ class Writer:
         name = self.emission.bind(f"{_kernel_name(node.op)}_to", kernel)
         return f"{name}({', '.join(arguments)}, out={self.places[node]})"
 
-    def call_overwriting_operand(self, node: Node) -> str | None:
+    def call_overwriting_operand(self, node: Node, kernels: Sequence[Any]) -> str | None:
         """Return a call that writes over the first operand that nothing else holds; else None."""
         if node.op.coerce == "bool" and any(o.type.kind == "scalar" for o in node.operands):
             return None  # no number, which their kernels do not take
-        for position, kernel in enumerate(self.in_place[node.op]):
+        for position, kernel in enumerate(kernels):
             operand = node.operands[position]
             if kernel is not None and self.is_fresh(operand, node) and operand.type == node.type:
                 siblings = (*node.operands[:position], *node.operands[position + 1 :])
@@ -302,8 +310,7 @@ class Writer:
                     *(self.operand_in_tensor_dtype(node, o)[0] for o in siblings),
                 ]
                 arguments += [f"{name}={self.attribute(name, value)}" for name, value in node.attrs]
-                first = self.in_place[node.op][0]
-                suffix = "" if position == 0 or kernel is first else "into"
+                suffix = "" if position == 0 or kernel is kernels[0] else "into"
                 name = self.emission.bind(f"{_kernel_name(node.op)}_{suffix}", kernel)
                 return f"{name}({', '.join(arguments)})"
         return None

@@ -20,7 +20,7 @@ from ..graph.ir.op import Op
 from ..graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, Type, is_float
 from ..graph.ops.results import kept
 from ..graph.passes.decisions import with_exact_decisions
-from ..graph.passes.memory import owned, without_memory
+from ..graph.passes.memory import nodes_of, owned, without_memory
 from ..graph.passes.residuals import (
     Keepable,
     ResidualCut,
@@ -153,8 +153,9 @@ class FunctionGraph:
     @property
     def is_once(self) -> bool:
         """Whether no derivative of the backward may be taken: one of a loop has none."""
-        loops = (node for node in self.backward.nodes if node.op.loop == "values")
-        return not self.second_order or any(is_float(node.type) for node in loops)
+        if not self.second_order or "values" not in self.backward.loops:
+            return not self.second_order
+        return any(n.op.loop == "values" and is_float(n.type) for n in self.backward.nodes)
 
     @property
     def is_derivative(self) -> bool:
@@ -167,14 +168,15 @@ class FunctionGraph:
     def keeps_apart(self) -> bool:
         """Whether the code keeps what it computed of an input, so that a write to it matters."""
         is_chosen = self.residuals in ("auto", TIME)
-        return is_chosen and (bool(self.unkept) or any(map(is_kept_copy, self.backward.nodes)))
+        return is_chosen and (bool(self.unkept) or self._keeps_copies)
 
     def reads_unkept(self, cut: ResidualCut) -> bool:
         """Return whether a cut reads values of inputs or outputs that the code did not keep itself,
         or may compute again what it kept.
         """
-        is_apart = any(map(is_kept_copy, self.backward.nodes))
-        return is_apart or not {*self.unkept}.isdisjoint({*cut.residuals}.difference(cut.likes))
+        return self._keeps_copies or not {*self.unkept}.isdisjoint(
+            {*cut.residuals}.difference(cut.likes)
+        )
 
     def _is_derivative(self) -> bool:
         computed_outputs = [output for output in self.forward.outputs if output.op is not ops.INPUT]
@@ -190,7 +192,11 @@ class FunctionGraph:
 
     @property
     def _scans(self) -> bool:
-        return any(node.op.loop == "rows" for node in self.backward.nodes)
+        return "rows" in self.backward.loops
+
+    @property
+    def _keeps_copies(self) -> bool:
+        return any(map(is_kept_copy, nodes_of(self.backward, ops.MEMORY)))
 
     def without_calls(self) -> FunctionGraph:
         """Return the pair with ops instead of calls of functions that have their own gradients.

@@ -58,6 +58,9 @@ def apply_patterns(graph: Graph, fast: FastKernels, off: frozenset[str]) -> Grap
         if row.rewrite_graph is not None and row.name not in off:
             graph = row.rewrite_graph(graph)
 
+    if fast.by_op.keys().isdisjoint(graph.ops):
+        return graph
+
     def change(node: Node) -> Node:
         rows = fast.by_op.get(node.op, ())
         if rows and not {each.type.dtype for each in (node, *node.operands)}.isdisjoint(WHOLE):

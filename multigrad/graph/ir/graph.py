@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
@@ -21,6 +22,7 @@ from .op import Op
 from .types import Type
 
 Attrs = tuple[tuple[str, Any], ...]
+OP, OPERANDS, LOOP = map(operator.attrgetter, ("op", "operands", "loop"))
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -64,7 +66,8 @@ class Graph:
 
     `locations` says where in the user's source a node was written, `origin` in which dialect and
     how it was captured; they do not change what the graph means. `nodes` are those that the
-    outputs need, operands before users.
+    outputs need, operands before users, and `ops` theirs, by which a pass sees whether it has
+    anything to do.
     """
 
     name: str
@@ -73,9 +76,16 @@ class Graph:
     locations: Mapping[Node, Location] = field(default_factory=dict)
     origin: str = ""
     nodes: tuple[Node, ...] = field(init=False, repr=False)
+    ops: frozenset[Op] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", walk(self.outputs))
+        object.__setattr__(self, "ops", frozenset(map(OP, self.nodes)))
+
+    @property
+    def loops(self) -> frozenset[str | None]:
+        """What goes on in loops of the graph, of "rows" and "values"."""
+        return frozenset(map(LOOP, self.ops)) - {None}
 
     def input(self, name: str) -> Node | None:
         """Return the input called `name`, or None."""
@@ -162,9 +172,14 @@ def with_operands(node: Node, operands: Iterable[Node]) -> Node:
 
 
 def walk(
-    outputs: Iterable[Node], read: Callable[[Node], Sequence[Node]] | None = None
+    outputs: Iterable[Node],
+    read: Callable[[Node], Sequence[Node]] = OPERANDS,
+    until: Collection[Node] = (),
 ) -> tuple[Node, ...]:
-    """Return every node below `outputs` once, operands before users; `read`: which of them."""
+    """Return every node below `outputs` once, operands before users; `read`: which of them.
+
+    None is below a node of `until`.
+    """
     order: dict[Node, None] = {}
     visited: set[Node] = set()
     # By a stack, because long graphs exceed the limit of recursion.
@@ -175,7 +190,8 @@ def walk(
             order[stack.pop()] = None
         else:
             visited.add(node)
-            stack.extend(reversed(node.operands if read is None else read(node)))
+            if node not in until:
+                stack.extend(reversed(read(node)))
     return tuple(order)
 
 

@@ -96,10 +96,11 @@ def _read_by_decisions(graphs: Sequence[Graph]) -> dict[Node, bool]:
     """
     nodes = [node for graph in graphs for node in every_node(graph)]
     sources = _sources_of_turns(nodes)
+    narrow = {node for node in nodes if node.op is ops.CAST and narrows(node)}
     stack = [
         (each, node.op is not ops.CAST and node.op.name not in SEPARATE)
         for node in nodes
-        for each in _decided(node)
+        for each in _decided(node, narrow)
     ]
     read: dict[Node, bool] = {}
     while stack:
@@ -115,15 +116,20 @@ def _read_by_decisions(graphs: Sequence[Graph]) -> dict[Node, bool]:
     return read
 
 
-def _decided(node: Node) -> Sequence[Node]:
-    """Return the operands of which the last bit may change the result by more than itself."""
+def _decided(node: Node, narrow: Collection[Node]) -> Sequence[Node]:
+    """Return the operands of which the last bit may change the result by more than itself.
+
+    `narrow`: the nodes for which `narrows` is true.
+    """
     if node.op is ops.CAST:
-        is_decision = not is_float(node.type) or (narrows(node) and node.type.dtype != T)
+        is_decision = not is_float(node.type) or (node in narrow and node.type.dtype != T)
     else:
         is_zero = node.op.vjp is zero and node.op is not ops.STOP_GRADIENT
         is_decision = is_zero or node.op.name in DECIDING
     # A cast is a rounding also where it is cast back. A result that is cast to T is none.
-    return node.operands_read if is_decision else [o for o in node.operands_read if narrows(o)]
+    if is_decision:
+        return node.operands_read
+    return [each for each in node.operands_read if each in narrow] if narrow else ()
 
 
 def narrows(node: Node) -> bool:

@@ -6,11 +6,12 @@ must share memory with what the code lets it share: `MEMORY` nodes say where it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from .. import ops
 from ..ir.graph import Graph, Node, make_node
+from ..ir.op import Op
 from ..ir.types import BOOL
 from .simplify import substitute
 
@@ -18,6 +19,11 @@ from .simplify import substitute
 PASSING = frozenset(("cast", "sum_to", "broadcast_to", "all_sum", "all_max"))
 # Ours is a view where the code's own result is none: `x.max(1)[0]`, of which we drop an axis.
 COPY, ALIAS, OWN = "copy", "alias", "own"
+
+
+def nodes_of(graph: Graph, op: Op) -> Sequence[Node]:
+    """Return the nodes of an op."""
+    return [node for node in graph.nodes if node.op is op] if op in graph.ops else ()
 
 
 def in_memory(node: Node, how: str) -> Node:
@@ -71,12 +77,12 @@ def owned(graph: Graph, others: Collection[Node] = ()) -> Graph:
 
 def without_memory(graph: Graph) -> Graph:
     """Return a graph for tensors that nobody writes to, where a copy is the tensor itself."""
-    return without(graph, lambda node: node.op is ops.MEMORY)
+    return without(graph, ops.MEMORY)
 
 
-def without(graph: Graph, is_marked: Callable[[Node], bool]) -> Graph:
-    """Return a graph with the operand of each marked node in its place."""
-    # Again until there is none, because a marked node may have been computed from another.
-    while nodes := [node for node in graph.nodes if is_marked(node)]:
+def without(graph: Graph, op: Op, is_meant: Callable[[Node], bool] | None = None) -> Graph:
+    """Return a graph with the operand of each node of an op in its place; `is_meant`: of which."""
+    # Again until there is none, because such a node may have been computed from another.
+    while nodes := [*filter(is_meant, nodes_of(graph, op))]:
         graph = substitute(graph, {node: node.operands[0] for node in nodes})
     return graph

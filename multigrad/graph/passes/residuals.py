@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import ops
-from ..ir.graph import Graph, Node, dependents, make_node, walk
+from ..ir.graph import OPERANDS, Graph, Node, dependents, make_node, walk
 from ..ir.op import Op
 from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
-from .memory import COPY, in_memory, owned, owner_of_memory, without
+from .memory import COPY, in_memory, nodes_of, owned, owner_of_memory, without
 from .simplify import substitute
 
 
@@ -43,8 +43,7 @@ def unmarked(node: Node) -> Node:
 
 def marks(graph: Graph) -> tuple[tuple[Node, int], ...]:
     """Return the marked nodes that a graph reads, each with the position of its output."""
-    nodes = [node for node in graph.nodes if node.op is ops.OUTPUT]
-    return tuple([(node, node.attr("position")) for node in nodes])
+    return tuple([(node, node.attr("position")) for node in nodes_of(graph, ops.OUTPUT)])
 
 
 def as_input(node: Node, name: str) -> Node:
@@ -77,7 +76,7 @@ def decide_by_outputs(forward: Graph, backward: Graph, names: Sequence[str]) -> 
 
 def drop_marks(graph: Graph) -> Graph:
     """Return a graph in which marked outputs are replaced by the nodes that computed them."""
-    return without(graph, lambda node: node.op is ops.OUTPUT)
+    return without(graph, ops.OUTPUT)
 
 
 def mark_everywhere(graph: Graph, outputs: Sequence[Node]) -> Graph:
@@ -127,7 +126,7 @@ def find_unkept(
     marks_of_copies = {n: n.operands[0] for n in graph.nodes if is_kept_copy(n)}
     held = {*marks_of_copies, *(node for node in computed if node.op is not ops.INPUT)}
     ends = {*held, *(node for node, _ in marks(graph))}
-    direct = {*walk(graph.outputs, lambda node: () if node in ends else read_by(node))}
+    direct = {*walk(graph.outputs, reader_of(graph), ends)}
     tensors = [n for n in graph.nodes if n.op is ops.INPUT and n.type.kind == "tensor"]
     unkept = [node for node in tensors if node not in direct]
     later = dependents([*walk(outputs.values())], unkept, by_value=True)
@@ -145,11 +144,12 @@ def is_kept_copy(node: Node) -> bool:
 
 def without_kept(graph: Graph) -> Graph:
     """Return a graph that may compute again what code keeps."""
-    return without(graph, is_kept_copy)
+    return without(graph, ops.MEMORY, is_kept_copy)
 
 
 # The capacity of what must not be cut: above any sum of costs.
 INFINITE = 1 << 40
+SHAPE_ONLY = operator.attrgetter("shape_only")
 NAMES = "exp expm1 log log1p sin cos tan atan tanh sigmoid erf erfc erfinv pow"
 COSTLY = frozenset(NAMES.split())
 # Costs in 64ths of a byte per element. A computed float costs more than the input, which mostly
@@ -187,7 +187,8 @@ class ResidualCut:
     @property
     def likes(self) -> tuple[str, ...]:
         nodes = self.backward.nodes
-        read_nodes = set(itertools.chain(self.backward.outputs, *map(read_by, nodes)))
+        read = reader_of(self.backward)
+        read_nodes = set(itertools.chain(self.backward.outputs, *map(read, nodes)))
         is_like = {node.attr("name"): node not in read_nodes for node in self.backward.inputs}
         return tuple([name for name in self.residuals if is_like[name]])
 
@@ -255,7 +256,9 @@ def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepa
     is_apart = not (keepable.loops or keepable.costly)
     names: dict[Node, str] = {}
     computed = 0
-    values = {*walk(backward.outputs, lambda node: () if node in residuals else read_by(node))}
+    values: set[Node] = set()
+    if keepable.unkept:
+        values.update(walk(backward.outputs, reader_of(backward), residuals))
     for node in residuals:
         is_copied = node in values and is_named(node, keepable.unkept)
         if node.op is ops.INPUT and not is_copied:
@@ -295,15 +298,16 @@ def choose(
 
     An input named in `free` costs next to nothing, and none of `again` is computed again.
     """
-    known = find_known(backward, roles)
+    known, read = find_known(backward, roles), reader_of(backward)
     # The known nodes that the rest of backward reads.
     unknown = [node for node in backward.nodes if node not in known]
-    operands = itertools.chain(backward.outputs, *map(read_by, unknown))
+    operands = itertools.chain(backward.outputs, *map(read, unknown))
     needed = list(dict.fromkeys([node for node in operands if node in known]))
     costs = {node: cost(node, node in results, keepable.floats) for node in known}
-    costs |= {n: SINGLE for n in known if is_named(n, free)}
+    inputs = [node for node in known if node.op is ops.INPUT]
+    costs |= {n: SINGLE for n in inputs if n.attr("name") in free}
     # One more than what is computed of an input.
-    costs |= {n: costs[n] + 2 for n in known if is_named(n, keepable.unkept)}
+    costs |= {n: costs[n] + 2 for n in inputs if n.attr("name") in keepable.unkept}
     if keepable.bits:
         bools = [node for node in known if node.type.dtype == BOOL and costs[node] < INFINITE]
         costs |= {node: max(costs[node] // 8, SINGLE) for node in bools}
@@ -313,16 +317,16 @@ def choose(
         sources &= by_value(backward.outputs) if keepable.floats else sources
         # One more than an input, so that the input wins at a tie.
         costs |= dict.fromkeys(sources, BYTES[T] * FULL + 1)
-    for node in (*again, *filter(is_kept_copy, known)):
+    for node in (*again, *filter(is_kept_copy, nodes_of(backward, ops.MEMORY))):
         if node in known:
             costs[node] = SINGLE if node.type.shape == SCALAR_SHAPE else BYTES[T] * FULL + 1
             sources.add(node)
     if keepable.written:  # of an input that the code itself keeps, backward reads what it is then
-        inputs = {n for n in known if n.op is ops.INPUT and not is_named(n, keepable.unkept)}
-        later = dependents([n for n in known if not is_kept_copy(n)], inputs, by_value=True)
-        costs |= {n: INFINITE for n in later - inputs if is_float(n.type)}
+        held = {n for n in inputs if n.attr("name") not in keepable.unkept}
+        later = dependents([n for n in known if not is_kept_copy(n)], held, by_value=True)
+        costs |= {n: INFINITE for n in later - held if is_float(n.type)}
     sources |= {node for node in known if is_search(node)}
-    cut = minimum_cut(costs, needed, sources, read_by)
+    cut = minimum_cut(costs, needed, sources, read)
     total = sum(costs[node] for node in cut)
     # Inputs above the cut are read for their shape and dtype alone, which takes no bytes.
     above = computed_again(backward, cut)
@@ -338,6 +342,11 @@ def is_search(node: Node) -> bool:
     """Return whether these are few integers that took long to find, which are never found again."""
     is_part = node.op.name == "getitem" and node.operands[0].op.name == "argsort"
     return is_part or node.op.name in ("argmax", "argmin")
+
+
+def reader_of(graph: Graph) -> Callable[[Node], Sequence[Node]]:
+    """Return `read_by`, or what is faster for a graph that reads no shape alone."""
+    return read_by if any(map(SHAPE_ONLY, graph.ops)) else OPERANDS
 
 
 def read_by(node: Node) -> list[Node]:
@@ -363,6 +372,8 @@ def computed_at_cost(forward: Graph, backward: Graph) -> list[Node]:
 
 def complements_as_one(backward: Graph) -> Graph:
     """Return a backward that reads a != b as the complement of a == b, where it reads both."""
+    if not {ops.EQ, ops.NE} <= backward.ops:
+        return backward
     # One of the two masks is enough; with NaN too.
     equality_of = {node.operands: node for node in backward.nodes if node.op is ops.EQ}
     complements = [n for n in backward.nodes if n.op is ops.NE and n.operands in equality_of]
@@ -377,8 +388,7 @@ def by_value(outputs: Sequence[Node]) -> set[Node]:
 
 def computed_again(backward: Graph, kept: Collection[Node]) -> set[Node]:
     """Return the nodes that backward reads beside what is kept, and not through it."""
-    nodes = walk(backward.outputs, lambda node: () if node in kept else node.operands)
-    return {*nodes}.difference(kept)
+    return {*walk(backward.outputs, until=kept)}.difference(kept)
 
 
 def outputs_as_inputs(backward: Graph, roles: Roles) -> Graph:
@@ -440,7 +450,7 @@ def minimum_cut(
     costs: Mapping[Node, int],
     needed: list[Node],
     found: Collection[Node] = (),
-    reads: Callable[[Node], Sequence[Node]] = operator.attrgetter("operands"),
+    reads: Callable[[Node], Sequence[Node]] = OPERANDS,
 ) -> list[Node]:
     """Return the cheapest nodes that separate `needed` from the inputs and from those `found`.
 

@@ -114,7 +114,7 @@ def gradients_lost(graph: Graph) -> tuple[str, ...]:
 
 def drop_calls(graph: Graph) -> Graph:
     """Return the graph without its `call` nodes, those in regions included."""
-    if not any(node.op is ops.CALL or node.op.loop for node in graph.nodes):
+    if ops.CALL not in graph.ops and not graph.loops:
         return graph
     graph = _drop_in_regions(graph)
     # A call may be the value of another call, so one pass is not enough.
