@@ -39,8 +39,8 @@ class LateRows(MutableMapping[Op, Any]):
         rows: those of the ops of rules.
         load: gives the others; the families, and the files of the rows, load with it.
         may_have: whether an op may be among the others.
-        make: gives the row of an op that is made of others, as it is asked for; None: there is
-            none.
+        make: gives the row of an op that is made of others, or the file of whose row loads for it,
+            as it is asked for; None: there is none.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LateRows(MutableMapping[Op, Any]):
             return self._rows[op]
         if self._may_have(op):
             self._complete()
-        if op not in self._rows and self._make is not None and op.made_of is not None:
+        if op not in self._rows and self._make is not None:
             row = self._make(op)
             if row is not None:
                 self._rows[op] = row
@@ -147,6 +147,8 @@ def compositions(
 
 def composed_row(op: Op, rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> Row | None:
     """Return the row of an op that is composed of others; None where one of these has none."""
+    if op.made_of is None:
+        return None
     if any(part not in rows and part.symbol is None for part in parts_of(op)):
         return None
     row = compose(op, rows)

@@ -17,7 +17,6 @@ from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_
 from multigrad.graph.ops.arrays.products import as_matrix
 
 from ..state import transforms_active
-from . import random
 from .elementwise import fitting
 from .reductions import wide
 
@@ -413,9 +412,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     **namesakes(torch),
     **rows_of(vars()),
     ops.MATMUL: torch.matmul,  # 16-bit products accumulate in float32 (2.13, CPU: 0.5 eps)
-    ops.FOLD_IN: random.fold_in,
-    ops.UNIFORM_LIKE: random.uniform_like,
-    ops.NORMAL_LIKE: random.normal_like,
     ops.ARGMAX: torch.argmax,
     ops.ARGMIN: torch.argmin,
     ops.ARGSORT: order,

@@ -22,9 +22,13 @@ WIDE = (
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
 
 
-def compose(op: Op) -> Callable[..., Any] | None:
-    return composed_row(op, OPS, elementwise.widened)
+DRAWS = (ops.FOLD_IN, ops.UNIFORM_LIKE, ops.NORMAL_LIKE)
+find_draws = late_value("multigrad_torch.kernels.random:OPS")
 
 
-OPS = LateRows(OWN, late_value("multigrad_torch.kernels.other_ops:OPS"), make=compose)
+def make(op: Op) -> Callable[..., Any] | None:
+    return find_draws()[op] if op in DRAWS else composed_row(op, OPS, elementwise.widened)
+
+
+OPS = LateRows(OWN, late_value("multigrad_torch.kernels.other_ops:OPS"), make=make)
 UNSUPPORTED: dict[Op, str] = {}

@@ -1,4 +1,4 @@
-"""The rows of torch's kernel table that elementwise rules and reductions need not: draws, indices,
+"""The rows of torch's kernel table that elementwise rules and reductions need not: of indices,
 products, matrices, orders, and what processes exchange.
 """
 
@@ -12,10 +12,10 @@ from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 
 from .. import distributed
-from . import arrays, elementwise
+from . import arrays, elementwise, random
 from .ops import OWN
 
-OTHERS: dict[Op, Callable[..., Any]] = {**arrays.OPS, **distributed.OPS}
+OTHERS: dict[Op, Callable[..., Any]] = {**random.OPS, **arrays.OPS, **distributed.OPS}
 # In float32 for 16-bit floats, as in `ops.py`.
 WIDE = (
     *(ops.LOGCUMSUMEXP, ops.DISCOUNTED_SUM, ops.FFT, ops.CHOLESKY, ops.TRIANGULAR_SOLVE),

@@ -20,7 +20,9 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from multigrad.backend.contract import Draws
 from multigrad.errors import GradientError, RuleError, RuleValueError
+from multigrad.graph import ops
 from multigrad.graph import random as core
+from multigrad.graph.ir.op import Op
 
 from ..dynamo import at_import
 from ..state import DRAWN, is_distributed, untraced
@@ -415,3 +417,8 @@ def register_operators() -> None:
 
 
 DRAWS = Draws(draw_key=draw_key, fold_in=fold_in, key_pair=key_pair, replays=True)
+OPS: dict[Op, Callable[..., Any]] = {
+    ops.FOLD_IN: fold_in,
+    ops.UNIFORM_LIKE: uniform_like,
+    ops.NORMAL_LIKE: normal_like,
+}

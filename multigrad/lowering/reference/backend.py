@@ -35,8 +35,8 @@ def meanings(table: Iterable[Op]) -> dict[Op, Callable[..., Any]]:
     return {op: row for op, row in rows.items() if not isinstance(row, Composed)}
 
 
-def make_meaning(op: Op) -> Callable[..., Any]:
-    return op.numpy.function
+def make_meaning(op: Op) -> Callable[..., Any] | None:
+    return None if op.made_of is None else op.numpy.function
 
 
 OPS = LateRows(meanings(ops.CORE_OPS), lambda: meanings(ops.CALLABLE_OPS), make=make_meaning)
