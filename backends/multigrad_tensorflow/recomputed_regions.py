@@ -29,8 +29,7 @@ from tensorflow.python import pywrap_tfe
 from multigrad.backend import Reader
 from multigrad.errors import GradientError
 from multigrad.rules.activation import Activation
-from multigrad.rules.context import CURRENT, ActiveRules
-from multigrad.rules.jit import in_force
+from multigrad.rules.context import CURRENT, ActiveRules, in_force
 from multigrad.trace.active_rules import Noted
 
 Tensor: TypeAlias = tf.Tensor

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar
 
 from ..backend.contract import Backend
@@ -289,7 +288,7 @@ class Activation:
             return entry.run((x, *in_force.values), draws)
         else:  # one that is met again
             function = entry.bound(x, in_force.values, draws)
-        self._latest = replace(latest, in_force=in_force, function=function)
+        self._latest = RememberedCall(in_force, type(x), x.dtype, function, entry, latest.call)
         return function(x)
 
     def _look_up_anew(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
@@ -384,16 +383,21 @@ def own_rule_of(activation: Activation) -> RuleInForce | None:
     return activation.own_in_force()
 
 
-@dataclass(frozen=True, slots=True)
+# Plain classes: each call reads them, and dataclasses take long to make.
 class OwnRule:
     """The own rule as it was looked up in an epoch of the registry, by these names."""
 
-    epoch: int = -1
-    in_force: RuleInForce | None = None
-    lookups: tuple[Lookup, ...] = ()
+    __slots__ = ("epoch", "in_force", "lookups")
+
+    def __init__(
+        self,
+        epoch: int = -1,
+        in_force: RuleInForce | None = None,
+        lookups: tuple[Lookup, ...] = (),
+    ) -> None:
+        self.epoch, self.in_force, self.lookups = epoch, in_force, lookups
 
 
-@dataclass(frozen=True, slots=True)
 class RememberedCall:
     """How tensors of one class and dtype run, in one object: threads see all of it or none.
 
@@ -403,12 +407,19 @@ class RememberedCall:
         entry, call: what runs that rule, and `call(x, *numbers)`, whatever its numbers are.
     """
 
-    in_force: RuleInForce | None = None
-    kind: type | None = None
-    dtype: Any = None
-    function: Any = None
-    entry: Entry | None = None
-    call: Any = None
+    __slots__ = ("call", "dtype", "entry", "function", "in_force", "kind")
+
+    def __init__(
+        self,
+        in_force: RuleInForce | None = None,
+        kind: type | None = None,
+        dtype: Any = None,
+        function: Any = None,
+        entry: Entry | None = None,
+        call: Any = None,
+    ) -> None:
+        self.in_force, self.kind, self.dtype, self.function = in_force, kind, dtype, function
+        self.entry, self.call = entry, call
 
 
 def are_numbers(values: tuple[Any, ...]) -> bool:

@@ -14,8 +14,8 @@ import inspect
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias, TypeVar, get_args
@@ -30,6 +30,7 @@ from ..backend.compiler_events import (
 from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
 from ..graph.support.lazy_modules import deprecated_names
 from ..graph.support.params import Axes, Fused, Key, Over, Residuals, read_params
+from ..graph.support.threads import set_within
 from ..graph.support.tracebacks import door
 from ..trace.active_rules import CURRENT, EMPTY, ActiveRules
 from ..trace.random_keys import Counter, normalize_key
@@ -362,3 +363,14 @@ def current() -> ActiveRules:
         <Rule triangular(width=1.0)>
     """
     return CURRENT.get()
+
+
+@contextmanager
+def in_force(active: ActiveRules) -> Iterator[None]:
+    """Put these active rules in force again, as where code runs a second time."""
+    leaves = enter_rules(active.token)
+    try:
+        with set_within(CURRENT, active):
+            yield
+    finally:
+        leave_rules(leaves)

@@ -13,24 +13,23 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
-from ..backend.compiler_events import enter_rules, leave_rules
 from ..backend.contract import Backend
 from ..backend.discovery import backend_of, load_backend
 from ..errors import BackendNotFound, MultigradError
 from ..functions.function import Function
 from ..graph.support.params import P, R
-from ..graph.support.threads import SERIALS, set_within
+from ..graph.support.threads import SERIALS
 from ..trace.active_rules import Moving, alive
 from ..trace.lookups import all_at_present, jit_tracing, read
 from ..trace.random_keys import FREE, Counter, KeySource
 from . import registry
 from .activation import Activation
-from .context import CURRENT, ActiveRules, RuleInForce
+from .context import CURRENT, ActiveRules, RuleInForce, in_force
 from .model.rule_in_force import value_token
 
 __all__ = [
@@ -264,16 +263,6 @@ def advance(cut: Cut, applied: tuple[int, int]) -> None:
 
 
 # --- compiled code, kept by the rules in force ----------------------------------------------------
-@contextmanager
-def in_force(active: ActiveRules) -> Iterator[None]:
-    leaves = enter_rules(active.token)
-    try:
-        with set_within(CURRENT, active):
-            yield
-    finally:
-        leave_rules(leaves)
-
-
 class Run:
     """A function that is compiled under one rule; lives as long as the function.
 

@@ -22,8 +22,7 @@ from multigrad.backend.compiler_events import show_tensors
 from multigrad.backend.contract import Reader
 from multigrad.graph.support.threads import set_within
 from multigrad.rules.activation import Activation
-from multigrad.rules.context import CURRENT, ActiveRules
-from multigrad.rules.jit import in_force
+from multigrad.rules.context import CURRENT, ActiveRules, in_force
 from multigrad.trace.active_rules import Noted
 
 from ..state import DRAWN

@@ -6,8 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +21,7 @@ TAKEN = ("ctx", "grad_out", "key", "tin")
 PLACES = {"ctx": "ctx", "grad_out": "grad_(out|output|input)", "tin": "tin|input_?"}
 
 
-@dataclass(frozen=True, slots=True)
-class RuleParam:
+class RuleParam(NamedTuple):
     """One parameter of a rule.
 
     Attributes:
@@ -38,8 +36,7 @@ class RuleParam:
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """The parameters of a rule after `(ctx, grad_out, tin)`."""
 
     params: Mapping[str, RuleParam]

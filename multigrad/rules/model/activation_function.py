@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -183,7 +182,6 @@ def _lay_out_around(
 
 
 # --- a rule under an activation -------------------------------------------------------------------
-@dataclass(frozen=True, slots=True, eq=False)
 class RuleUnder:
     """A rule under an activation: what the recipe of its Function calls.
 
@@ -191,8 +189,8 @@ class RuleUnder:
     Function, its leaves are symbols, or unknown: nothing is proven.
     """
 
-    specialization: Specialization
-    forward: Forward
+    def __init__(self, specialization: Specialization, forward: Forward) -> None:
+        self.specialization, self.forward = specialization, forward
 
     def function(self) -> Function:
         specialization, forward, rule = self.specialization, self.forward, self.specialization.rule
