@@ -401,7 +401,7 @@ def run_scans_of_backward(pair: FunctionGraph) -> FunctionGraph:
 # only, and call `Kernels.bits`.
 BITS = Type("tensor", "uint8", UNKNOWN)
 PACK = kernel("pack_bits", "mask", kept)
-UNPACK = replace(kernel("unpack_bits", "bits like", kept), shape_only=(1,))
+UNPACK = kernel("unpack_bits", "bits like", kept).with_fields(shape_only=(1,))
 
 
 def pack_masks(cut: ResidualCut, cotangents: Sequence[str]) -> ResidualCut:

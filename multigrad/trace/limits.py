@@ -39,7 +39,7 @@ class Assumption(NamedTuple):
     kind: type[Exception]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Limits:
     """The respects in which a capture's graph does not represent the code."""
 

@@ -115,7 +115,7 @@ def names_of(trace: Trace) -> str:
 
 
 # --- what runs, and how it is read ----------------------------------------------------------------
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Reading:
     libraries: tuple[str, ...] = ()  # that it may be written in, the likeliest first
     owner: str = CODE  # whose dtypes its operators have
@@ -128,7 +128,7 @@ class Reading:
         self.typed_by = self.typed_by or self.dialect
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Source:
     defined: Location | None = None  # where the user's function begins
     codes: set[CodeType] = field(default_factory=set)  # of the user's functions that ran
@@ -181,8 +181,7 @@ class Source:
 
 
 # --- how messages of a capture speak --------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(NamedTuple):
     """The words of messages about a kind of trace.
 
     Attributes:

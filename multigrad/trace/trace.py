@@ -110,7 +110,7 @@ class Facts(dict[str, Any]):
         return True
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Backward:
     """The gradients that code takes, where gradients stop, and what has no derivative."""
 
@@ -129,7 +129,7 @@ class Backward:
         return setting(self, is_paused=None, rename=None)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class TraceMemory:
     """Constants from arrays, updates in place, and how tensors lie in memory."""
 

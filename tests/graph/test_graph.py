@@ -114,7 +114,7 @@ def test_nodes_without_a_graph_are_forgotten() -> None:
 
 def test_nodes_and_graphs_are_frozen() -> None:
     for thing, field in ((X, "op"), (graph_of(X), "outputs"), (INPUT, "dtype")):
-        with pytest.raises(dataclasses.FrozenInstanceError):
+        with pytest.raises(AttributeError):
             setattr(thing, field, None)
 
 

@@ -78,7 +78,7 @@ def accumulate_in_fewer_bits(graph: Graph, dtype: str) -> Iterator[Graph]:
         if node.op in (ops.SUM, ops.MEAN) and wide.op is ops.CAST:
             own = wide.operands[0]
             total = make_node(
-                node.op, (own,), dict(node.attrs), replace(node.type, dtype=own.type.dtype)
+                node.op, (own,), dict(node.attrs), node.type._replace(dtype=own.type.dtype)
             )
             yield substitute(graph, {node: cast(total, node.type.dtype)})
 

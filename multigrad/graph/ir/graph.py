@@ -12,7 +12,7 @@ import itertools
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -25,7 +25,7 @@ Attrs = tuple[tuple[str, Any], ...]
 OP, OPERANDS, LOOP = map(operator.attrgetter, ("op", "operands", "loop"))
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class Node:
     """One operation, `op(operands, **attrs)`; only `make_node` makes it, so equal nodes are one."""
 
@@ -48,8 +48,7 @@ class Node:
         return f"<{self.op.name}: {self.type}>"
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """A place in the user's source."""
 
     file: str
@@ -103,7 +102,7 @@ class Graph:
         return format_graph(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Region:
     """A graph inside a node, as the body of a loop, which reads its own inputs only.
 
@@ -250,7 +249,7 @@ MOST_ELEMENTS = 65_536
 _arrays: WeakValueDictionary[int, ArrayValue] = WeakValueDictionary()
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class ArrayValue:
     """The values of a constant array, frozen; `repr` is equal for equal values, and short.
 

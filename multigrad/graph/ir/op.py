@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from .types import Type
 
@@ -12,8 +11,7 @@ ResultRule = Callable[..., Type]
 REQUIRED: Any = object()  # the default of an attribute without one
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Attr:
+class Attr(NamedTuple):
     """A static attribute of an op.
 
     Attributes:
@@ -32,16 +30,14 @@ class Attr:
     taken: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """The advice in the error of an op that every library refuses on bools."""
 
     advice: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """One row of the table.
+    """One row of the table, which never changes. Fields that it is not given are the class's.
 
     Attributes:
         coerce: what operands become first: "float" (bools are cast), "bool" (they must be bools),
@@ -107,10 +103,23 @@ class Op:
     made_of: Callable[..., Any] | None = None
     rounds: bool = True
     rewrites: tuple[Callable[..., Any], ...] = ()
-    in_xp: str = field(init=False)
+    in_xp: str
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "in_xp", self.name if self.xp is None else self.xp)
+    # Not a dataclass, which would take 2 ms of each import for so many fields.
+    def __init__(
+        self, name: str, operands: tuple[str, ...], attrs: Mapping[str, Attr], **fields: Any
+    ) -> None:
+        if unknown := fields.keys() - Op.__annotations__.keys():
+            raise TypeError(f"op {name!r} has no fields {sorted(unknown)}")
+        in_xp = name if fields.get("xp") is None else fields["xp"]
+        vars(self).update(fields, name=name, operands=operands, attrs=attrs, in_xp=in_xp)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"op {self.name!r} is a row of a table, which does not change")
+
+    def with_fields(self, **fields: Any) -> Op:
+        """Return a row like this one with other fields."""
+        return Op(**{**vars(self), **fields})
 
     def __repr__(self) -> str:
         return f"Op({self.name})"

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -36,8 +35,7 @@ SCALAR_SHAPE = ()  # rank 0
 UNKNOWN = "?"
 
 
-@dataclass(frozen=True, slots=True)
-class Type:
+class Type(NamedTuple):
     """The type of one IR value; `dtype` of a scalar is "float", "int" or "bool" (weak)."""
 
     kind: Kind

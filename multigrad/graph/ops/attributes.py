@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import keyword
 import re
 import unicodedata
@@ -160,14 +159,14 @@ def count(*samples: int) -> Attr:
 
 def required(attr: Attr) -> Attr:
     """Return an attribute without its default."""
-    return dataclasses.replace(attr, default=REQUIRED)
+    return attr._replace(default=REQUIRED)
 
 
 AXIS = Attr(is_axis, (), -1, "int", "one_axis")
 AXIS_OR_NONE = Attr(is_axis, (), None, "int | None", "axis_or_none")
 NEW_AXIS = Attr(is_axis, (), 0, "int")
 AXES = Attr(is_axis, (), None, "Axis", "axes_of")
-LAST_AXES = dataclasses.replace(AXES, default=-1)
+LAST_AXES = AXES._replace(default=-1)
 MOVED = Attr(is_axis, (), REQUIRED, "Any", "axes_of")
 PAIRS = Attr(are_pairs, (((0, 0),), ()))
 PLACE = Attr(is_integer, (), REQUIRED, "int", "one_axis")

@@ -31,16 +31,16 @@ def named(names: str) -> frozenset[str]:
 
 
 EXACT: Mapping[Op, Op] = {
-    op: replace(op, name=f"exact_{op.name}", symbol=None)
+    op: op.with_fields(name=f"exact_{op.name}", symbol=None)
     for op in (ops.DIV, ops.SQRT, ops.RSQRT, ops.RECIPROCAL, ops.POW)
 }
 # A number over a tensor, which torch rounds twice.
-NUMBER_OVER = replace(ops.DIV, name="exact_div_of_number", symbol=None)
+NUMBER_OVER = ops.DIV.with_fields(name="exact_div_of_number", symbol=None)
 # x itself, which is computed before anything that reads it; where arithmetic reads it, and else.
-APART = replace(
-    ops.STOP_GRADIENT, name="apart", vjp=by_formula("apart_vjp", ("x",), "ct"), degree=linear
+APART = ops.STOP_GRADIENT.with_fields(
+    name="apart", vjp=by_formula("apart_vjp", ("x",), "ct"), degree=linear
 )
-ROUNDED = replace(APART, name="rounded")
+ROUNDED = APART.with_fields(name="rounded")
 ARITHMETIC = named("add sub mul div square sqrt rsqrt reciprocal pow")
 # No compiler joins what these read with what reads them, or with a part of their own.
 SEPARATE = named("""

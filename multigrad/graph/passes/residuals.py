@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import ops
 from ..ir.graph import OPERANDS, Graph, Node, dependents, make_node, walk
@@ -200,8 +200,7 @@ def reads_shape_alone(op: Op, position: int) -> bool:
     return op.operands[position] == "like" or op is ops.FULL_LIKE
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Roles:
+class Roles(NamedTuple):
     """The roles of the inputs of a Function's graphs, by name; any other is a param or the key."""
 
     inputs: tuple[str, ...]

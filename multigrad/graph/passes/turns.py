@@ -7,7 +7,6 @@ and of which the next carry is made so, has that shape too: broadcasting makes n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from .. import ops
 from ..ir.graph import Graph, Node, make_node, with_operands
@@ -83,7 +82,7 @@ def assume_alike(body: Graph, carried: int, rows: int) -> tuple[Graph, dict[int,
         node: node
         if node not in shape_places
         else make_node(
-            node.op, (), dict(node.attrs), replace(node.type, shape=shapes[shape_places[node]])
+            node.op, (), dict(node.attrs), node.type._replace(shape=shapes[shape_places[node]])
         )
         for node in body.inputs
     }
@@ -93,7 +92,7 @@ def assume_alike(body: Graph, carried: int, rows: int) -> tuple[Graph, dict[int,
             continue
         copies[node] = copy = with_operands(node, map(copies.__getitem__, node.operands))
         if copy is not node and node in alike:
-            type_ = replace(copy.type, shape=shapes[alike[node]])
+            type_ = copy.type._replace(shape=shapes[alike[node]])
             copies[node] = make_node(copy.op, copy.operands, dict(copy.attrs), type_)
     locations = {copies[node]: place for node, place in body.locations.items() if node in copies}
     outputs = tuple([copies[node] for node in body.outputs])

@@ -134,7 +134,7 @@ ARRAYS: tuple[type, ...] = (np.generic, np.ndarray)
 NUMBERS: tuple[type, ...] = (float, int)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Range:
     """The values that a param takes: all that meet every condition.
 

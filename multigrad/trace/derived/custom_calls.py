@@ -37,7 +37,7 @@ from ..trace import Trace, Value, apply, made_in_memory
 from ..xp import all as xp
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CustomCall:
     """One call of a function inside a capture; an attribute of its `call` nodes.
 

@@ -129,7 +129,7 @@ def test_a_sum_in_a_wider_dtype_is_tried_where_the_narrow_one_overflows(capturin
         mean = next(n for n in graph.nodes if n.op is ops.MEAN)
         own = make_node(ops.MUL, (x, x), {}, x.type)
         total = make_node(
-            ops.MEAN, (own,), dict(mean.attrs), replace(mean.type, dtype=x.type.dtype)
+            ops.MEAN, (own,), dict(mean.attrs), mean.type._replace(dtype=x.type.dtype)
         )
         return replace(graph, outputs=(make_node(ops.SQRT, (total,), {}, total.type),))
 
@@ -145,7 +145,7 @@ def test_integers_are_tried_where_float32_does_not_hold_them(capturing: Any) -> 
     def through_float32(graph: Graph) -> Graph:
         node = graph.outputs[1]
         wide = make_node(
-            ops.CAST, (node,), {"dtype": "float32"}, replace(node.type, dtype="float32")
+            ops.CAST, (node,), {"dtype": "float32"}, node.type._replace(dtype="float32")
         )
         back = make_node(ops.CAST, (wide,), {"dtype": node.type.dtype}, node.type)
         return replace(graph, outputs=(graph.outputs[0], back))
