@@ -11,26 +11,24 @@ import functools
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import BackendNotFound
 
 OWN = "multigrad-rules"  # the distribution whose names no other may take
 # Parts of a `Requires-Dist` line (PEP 508), as far as backends need them.
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
-MACHINE = re.compile(r"""(sys_platform|platform_machine)\s*([!=]=)\s*["']([^"']+)["']""")
-LEAST = re.compile(r"[~>]=\s*([0-9][0-9.]*)")
-RELEASE = re.compile(r"[0-9]+(?:\.[0-9]+)*")
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+EXTRA = r"""extra\s*==\s*["']([^"']+)["']"""
+MACHINE = r"""(sys_platform|platform_machine)\s*([!=]=)\s*["']([^"']+)["']"""
+LEAST = r"[~>]=\s*([0-9][0-9.]*)"
+RELEASE = r"[0-9]+(?:\.[0-9]+)*"
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(NamedTuple):
     """One requirement of a package.
 
     Attributes:
@@ -50,7 +48,7 @@ def read_requirement(line: str) -> Requirement:
     """Return a `Requires-Dist` line in its parts."""
     text, _, marker = line.partition(";")
     text = text.strip().replace(" (", "").rstrip(")")
-    name, extra, minimum = NAME.match(text), EXTRA.search(marker), LEAST.search(text)
+    name, extra, minimum = re.match(NAME, text), re.search(EXTRA, marker), re.search(LEAST, text)
     return Requirement(
         name[0] if name else text, text, extra[1] if extra else "", minimum[1] if minimum else ""
     )
@@ -147,7 +145,8 @@ def _is_of_here(line: str) -> bool:
 
     here = {"sys_platform": sys.platform, "platform_machine": platform.machine()}
     # Markers are not parsed: one `or` joins all their comparisons, else they must all hold.
-    holds = [(here[name] == value) is (sign == "==") for name, sign, value in MACHINE.findall(line)]
+    comparisons = re.findall(MACHINE, line)
+    holds = [(here[name] == value) is (sign == "==") for name, sign, value in comparisons]
     return (any if " or " in line else all)(holds) if holds else True
 
 
@@ -234,7 +233,7 @@ def why_too_old(name: str, package: str) -> str | None:
 def is_older(version: str, least: str) -> bool:
     # A version that cannot be read is not older.
     # Only a release's numbers count, not what follows them.
-    match_, bound_match = RELEASE.match(version), RELEASE.match(least)
+    match_, bound_match = re.match(RELEASE, version), re.match(RELEASE, least)
     if match_ is None or bound_match is None:
         return False
     pair = [[int(part) for part in each[0].split(".")] for each in (match_, bound_match)]

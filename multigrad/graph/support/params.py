@@ -42,7 +42,7 @@ else:
 
 # --- params ---------------------------------------------------------------------------------------
 _WORDS = {str}
-_WITH_INDEX = re.compile(r"(?P<name>.*)\[(?P<index>\d+)\]")
+_WITH_INDEX = r"(?P<name>.*)\[(?P<index>\d+)\]"
 
 
 class FixedParams(dict[str, Any]):
@@ -98,7 +98,7 @@ def find_part(owner: str, address: str, labels: Sequence[str]) -> tuple[int, str
     if len(matches) == 1:
         return matches[0], param
     # "noise[1]": one of several parts of that name, unless a part is named so itself.
-    indexed = _WITH_INDEX.fullmatch(label)
+    indexed = re.fullmatch(_WITH_INDEX, label)
     if matches:
         addresses = ", ".join(f"{label}[{i}].{param}" for i in range(len(matches)))
         raise RuleTypeError(f"{owner} has {len(matches)} parts {label!r}: write one of {addresses}")
@@ -126,7 +126,7 @@ COMPARISONS: Mapping[str, Compare] = {
 # Not by infinity: of a symbol that is never infinite, Dynamo (torch 2.13) takes that for true.
 FINITE = ((operator.ge, -sys.float_info.max), (operator.le, sys.float_info.max))
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-CONDITION = re.compile(rf"(>=|<=|!=|>|<)\s*({NUMBER}|[^\W\d]\w*)")
+CONDITION = rf"(>=|<=|!=|>|<)\s*({NUMBER}|[^\W\d]\w*)"  # compiled when it is first used
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 MOST_CONDITIONS = 16
 # Tuples: Dynamo (torch 2.13) reads no union of types.
@@ -162,7 +162,7 @@ class Range:
                 words.append(part)
                 conditions += FINITE
                 continue
-            match = CONDITION.fullmatch(part)
+            match = re.fullmatch(CONDITION, part)
             if match is None:
                 break
             sign, bound = match.groups()

@@ -70,7 +70,7 @@ GLOBALS = {
     "axis_or_none": one_axis,
 }
 # An array in a line of `EXAMPLES`, of one axis or two.
-ARRAY = re.compile(r"\[(?:[^][]|\[[^][]*\])*\]")
+ARRAY = r"\[(?:[^][]|\[[^][]*\])*\]"
 MOST_CHARACTERS = 88  # of a line of code in an example
 
 
@@ -127,10 +127,10 @@ def make(row: Op, namespace: dict[str, Any]) -> FunctionType:
 def as_doctest(example: str) -> str:
     """Return a line of `EXAMPLES` as code and what it prints."""
     call, sign, result = re.split(" ([=~]) ", example)
-    code = "xp." + ARRAY.sub(r"np.array(\g<0>)", call)
+    code = "xp." + re.sub(ARRAY, r"np.array(\g<0>)", call)
     code = f"np.round({code}, 4)" if sign == "~" else code
     if len(code) > MOST_CHARACTERS:
-        array = f"np.array({ARRAY.findall(call)[0]})"
+        array = f"np.array({re.findall(ARRAY, call)[0]})"
         code = f"x = {array}\n>>> {code.replace(array, 'x', 1)}"
     if result.startswith("["):
         result = f"array({result})".replace("], [", "],\n       [")
