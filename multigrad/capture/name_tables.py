@@ -197,6 +197,44 @@ def named(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Callable[.
     return {find(name): record for name, record in ops_by_name(names, table).items()}
 
 
+# The names that libraries give the functions of an op, in whichever of their modules. No library
+# has all of them; where one means something else by a name, a later row of its table says so.
+COMMON = """
+    add; sub: subtract sub; mul: multiply mul; div: divide true_divide truediv; neg: negative neg;
+    pow: power pow; square; sqrt; rsqrt; reciprocal; cbrt; maximum; minimum;
+    abs: abs absolute fabs; sign; copysign; floor; ceil; round: rint; trunc; floor_divide;
+    remainder: remainder mod floormod; fmod; hypot; atan2: arctan2 atan2; exp; expm1; exp2; log;
+    log1p; log2; log10; logaddexp; xlogy; xlog1py; sin; cos; tan; asin: arcsin asin;
+    acos: arccos acos; atan: arctan atan; deg2rad: deg2rad radians; rad2deg: rad2deg degrees; sinh;
+    cosh; tanh; asinh: arcsinh asinh; acosh: arccosh acosh; atanh: arctanh atanh; erf; erfc;
+    erfinv: erfinv erf_inv; ndtr; ndtri; log_ndtr; lgamma: gammaln lgamma; digamma: digamma psi;
+    i0e: i0e bessel_i0e; i1e: i1e bessel_i1e; nextafter; sinc; lt: less lt; le: less_equal le;
+    gt: greater gt; ge: greater_equal ge; eq: equal eq; ne: not_equal ne; and: logical_and;
+    or: logical_or; xor: logical_xor; not: logical_not; isnan: isnan is_nan; isinf: isinf is_inf;
+    isfinite: isfinite is_finite; signbit; bitwise_and; bitwise_or; bitwise_xor;
+    bitwise_invert: bitwise_invert bitwise_not invert;
+    bitwise_left_shift: bitwise_left_shift left_shift shift_left;
+    bitwise_right_shift: bitwise_right_shift right_shift shift_right_arithmetic; stop_gradient;
+    sigmoid: sigmoid expit; logit; silu: silu swish; softplus; mish; relu; relu6; selu; sparse_plus;
+    soft_sign: soft_sign softsign; tanh_shrink: tanh_shrink tanhshrink; hard_sigmoid;
+    hard_silu: hard_silu hard_swish; swapaxes; moveaxis; flip; roll; tril; triu
+"""
+
+
+def common(*rooms: Any, spell: Callable[[str], str] = str) -> dict[Any, Callable[..., Any]]:
+    """Map the functions that modules have under the names in COMMON to what records the ops.
+
+    Args:
+        spell: how these modules spell a name.
+    """
+    return {
+        function: record
+        for name, record in ops_by_name(COMMON, "common names of ops").items()
+        for room in rooms
+        if (function := getattr(room, spell(name), None)) is not None
+    }
+
+
 def handlers_by_name(rows: Mapping[Any, str]) -> dict[str, Callable[..., Any]]:
     """Map the library names in rows such as "div: div divide; add", by module, to our handlers."""
     return {name: meaning for meaning, name, _ in meanings(rows)}

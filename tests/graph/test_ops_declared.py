@@ -9,7 +9,6 @@ import pickle
 import re
 import typing
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +20,6 @@ import multigrad as xg
 from multigrad import backend as door
 from multigrad import xp
 from multigrad.backend.discovery import load_backend
-from multigrad.capture.name_tables import parse
 from multigrad.functions.proof.meanings import run_bounded
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph
@@ -194,14 +192,6 @@ def test_a_row_says_in_what_its_op_is_linear() -> None:
             said[key] = said.get(key, True) and degree == LINEAR
             found[key] = found.get(key, True) and is_linear
     assert said == found
-
-
-@pytest.mark.parametrize("framework", ["torch", "jax", "tensorflow"])
-def test_no_name_of_a_framework_stands_at_two_ops(framework: str) -> None:
-    pytest.importorskip(framework)
-    names = import_module(f"multigrad_{framework}.kernels.other_ops").NAMES
-    words = [term.name for entry in parse(names, framework) for term in entry.names]
-    assert len(words) == len(set(words)) > 50
 
 
 # Ops over whole arrays in TensorFlow's graphs: lengths known at run time only, and its vectorized

@@ -34,7 +34,7 @@ from multigrad.capture.meanings import (
 )
 from multigrad.capture.meanings.composites import is_whole, quotient
 from multigrad.capture.meanings.places import is_differentiated
-from multigrad.capture.name_tables import Library, named
+from multigrad.capture.name_tables import Library, common, named
 from multigrad.capture.symbols import is_bool
 from multigrad.capture.values import methods
 from multigrad.graph.ir.types import BOOL, INT32, T, is_float
@@ -44,8 +44,6 @@ from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes
 from multigrad.trace.xp.shapes import from_front, is_inside
-
-from ..kernels import other_ops
 
 Tensor = Any
 
@@ -235,7 +233,8 @@ AXES = ("axes", "dimensions", "permutation")
 JAX = Library(jnp, {"lax": lax, "nn": jax.nn, "special": special}, values={"keepdims": bool})
 LINALG = Library(jnp.linalg)
 ALIASES: dict[Any, Callable[..., Any]] = {
-    **named(other_ops.NAMES, jnp, lax=lax, nn=jax.nn, special=special),
+    **common(jnp, lax, jax.nn, special),
+    **named("pow: float_power; maximum: lax.max; minimum: lax.min", jnp, lax=lax),
     jax.device_put: methods.identity,  # a graph has no marks of placement
     **Library(lax, values=dict.fromkeys(AXES, tuple)).called(
         {

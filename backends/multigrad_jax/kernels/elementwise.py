@@ -221,34 +221,3 @@ OPS: dict[Op, Callable[..., Any]] = {
     **rows_of({name: getattr(jax.lax, name) for name in SAME_IN_LAX.split()}, ops.CORE_OPS),
     **rows_of({name: getattr(jax.nn, name) for name in SAME_IN_NN.split()}, ops.CORE_OPS),
 }
-NAMES = """
-    add: add lax.add; sub: subtract lax.sub; mul: multiply lax.mul; div: divide true_divide;
-    neg: negative lax.neg; pow: power pow float_power lax.pow; square: square lax.square;
-    sqrt: sqrt lax.sqrt; rsqrt: lax.rsqrt; reciprocal: reciprocal lax.reciprocal;
-    cbrt: cbrt lax.cbrt; maximum: maximum lax.max; minimum: minimum lax.min;
-    abs: abs absolute fabs lax.abs; sign: sign lax.sign; copysign; floor: floor lax.floor;
-    ceil: ceil lax.ceil; round: rint; trunc; floor_divide; remainder: remainder mod;
-    fmod; hypot; atan2: arctan2 atan2 lax.atan2; exp; expm1; exp2: exp2 lax.exp2; log;
-    log1p: log1p lax.log1p; log2; log10; logaddexp; xlogy: special.xlogy; xlog1py: special.xlog1py;
-    sin: sin lax.sin; cos: cos lax.cos; tan: tan lax.tan; asin: asin arcsin lax.asin;
-    acos: acos arccos lax.acos; atan: atan arctan lax.atan; deg2rad: deg2rad radians;
-    rad2deg: rad2deg degrees; sinh: sinh lax.sinh; cosh: cosh lax.cosh; tanh: tanh nn.tanh;
-    asinh: asinh arcsinh lax.asinh; acosh: acosh arccosh lax.acosh; atanh: atanh arctanh lax.atanh;
-    erf: special.erf lax.erf; erfc: special.erfc lax.erfc; erfinv: special.erfinv lax.erf_inv;
-    ndtr: special.ndtr; ndtri: special.ndtri; lgamma: special.gammaln lax.lgamma;
-    digamma: special.digamma lax.digamma; i0e: special.i0e lax.bessel_i0e;
-    i1e: special.i1e lax.bessel_i1e; nextafter: nextafter lax.nextafter;
-    sinc; lt: less lax.lt;
-    le: less_equal lax.le; gt: greater lax.gt; ge: greater_equal lax.ge; eq: equal lax.eq;
-    ne: not_equal lax.ne; and: logical_and; or: logical_or; xor: logical_xor; not: logical_not;
-    isnan; isinf; isfinite: isfinite lax.is_finite; bitwise_and: bitwise_and lax.bitwise_and;
-    bitwise_or: bitwise_or lax.bitwise_or; bitwise_xor: bitwise_xor lax.bitwise_xor;
-    bitwise_invert: bitwise_not bitwise_invert invert lax.bitwise_not;
-    bitwise_left_shift: left_shift bitwise_left_shift lax.shift_left;
-    bitwise_right_shift: right_shift bitwise_right_shift lax.shift_right_arithmetic;
-    stop_gradient: lax.stop_gradient;
-    sigmoid: nn.sigmoid special.expit; logit: special.logit;
-    silu: nn.silu nn.swish; softplus: nn.softplus; mish: nn.mish; relu: nn.relu; relu6: nn.relu6;
-    selu: nn.selu; sparse_plus: nn.sparse_plus;
-    soft_sign: nn.soft_sign; hard_sigmoid: nn.hard_sigmoid; hard_silu: nn.hard_silu nn.hard_swish
-"""

@@ -25,4 +25,3 @@ WIDE = (
 )
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
 OPS = {**compositions(OWN, elementwise.widened, shapes.positions), **OWN}
-NAMES = f"{elementwise.NAMES}; swapaxes; moveaxis; flip; roll; tril; triu"

@@ -44,15 +44,14 @@ ROWS = """
     nn.sparse_softmax_cross_entropy_with_logits: SparseSoftmaxCrossEntropyWithLogits(logits labels);
     squeeze: Squeeze(input squeeze_dims=axis);
     stack: Pack; tensor_scatter_nd_add: TensorScatterAdd; tensor_scatter_nd_update:
-    TensorScatterUpdate; truncatediv: TruncateDiv; truncatemod: Mod TruncateMod;
+    TensorScatterUpdate; truncatediv: TruncateDiv;
     math.reduce_euclidean_norm: EuclideanNorm(input_tensor axis keep_dims=keepdims)
 """
 # Operations that are named as their functions are, `ExpandDims` for `expand_dims`.
 NAMED_ALIKE = """
-    AddN BiasAdd BitwiseAnd BitwiseOr BitwiseXor BroadcastTo Cholesky ClipByValue Cross Cumprod
-    Cumsum CumulativeLogsumexp ExpandDims Fill GatherNd Invert L2Loss LeftShift
-    LogSoftmax OneHot OnesLike Polygamma Reshape ReverseV2 RightShift Roll ScatterNd
-    Slice Softmax StopGradient Tile Transpose UnsortedSegmentSum ZerosLike
+    AddN BiasAdd BroadcastTo Cholesky ClipByValue Cross Cumprod Cumsum CumulativeLogsumexp
+    ExpandDims Fill GatherNd L2Loss LogSoftmax OneHot OnesLike Polygamma Reshape ReverseV2 ScatterNd
+    Slice Softmax Tile Transpose UnsortedSegmentSum ZerosLike
 """
 REDUCTIONS = "All Any Max Mean Min Prod Sum"  # `tf.reduce_all` and so on
 BY_OPERATION: dict[str, tuple[Any, Sequence[str]]] = {

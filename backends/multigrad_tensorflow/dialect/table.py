@@ -31,7 +31,7 @@ from multigrad.capture.dialect import (
 from multigrad.capture.meanings import complexes, control_flow, loops
 from multigrad.capture.meanings.creation import TraceBound
 from multigrad.capture.meanings.parts import rank
-from multigrad.capture.name_tables import AliasesAndMore, named
+from multigrad.capture.name_tables import AliasesAndMore, common, named
 from multigrad.capture.symbols import SymbolicShape
 from multigrad.capture.values.attributes import NUMBERS, PRIVATE, refusals
 from multigrad.capture.values.methods import identity
@@ -41,7 +41,6 @@ from multigrad.trace.trace import Trace, Value, is_symbolic_tensor
 from multigrad.trace.xp import all as xp
 
 from .. import importers
-from ..kernels import other_ops
 from . import arrays, elementwise, gradients, linalg, operations, traced
 from .arrays import TENSORFLOW
 from .traced import is_symbolic
@@ -242,8 +241,20 @@ def undecorated(func: Handler | None = None, *args: Any, **options: Any) -> Any:
     return undecorated if func is None else func
 
 
+def camel_case(name: str) -> str:
+    return "".join(map(str.capitalize, name.split("_")))
+
+
+# Names of TensorFlow's own for ops.
+NAMES = """
+    add: raw.AddV2; mul: scalar_mul; div: realdiv raw.Div raw.RealDiv; round: round raw.Round;
+    remainder: raw.FloorMod; fmod: truncatemod raw.Mod raw.TruncateMod; nextafter: raw.NextAfter;
+    log_sigmoid: math.log_sigmoid
+"""
 IN_ORDER: dict[Any, Handler] = {
-    **named(other_ops.NAMES, tf, raw=tf.raw_ops),
+    **common(tf, tf.math, tf.math.special, tf.nn, tf.bitwise),
+    **common(tf.raw_ops, spell=camel_case),
+    **named(NAMES, tf, raw=tf.raw_ops),
     **operations.ALIASES,
     **{getattr(tf.signal, kind): row for kind, row in complexes.TRANSFORMS_2D.items()},
     tf.as_dtype: identity,

@@ -283,31 +283,3 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.RELU: tf.nn.relu,
     ops.RELU6: tf.nn.relu6,
 }
-NAMES = """
-    add: add raw.Add raw.AddV2; sub: subtract raw.Sub; mul: multiply scalar_mul raw.Mul;
-    div: divide realdiv truediv raw.Div raw.RealDiv; neg: negative raw.Neg; pow: pow raw.Pow;
-    square: square raw.Square; sqrt: sqrt raw.Sqrt; rsqrt: math.rsqrt raw.Rsqrt;
-    reciprocal: math.reciprocal raw.Reciprocal; maximum: maximum raw.Maximum;
-    minimum: minimum raw.Minimum; abs: abs raw.Abs; sign: sign raw.Sign; floor: floor raw.Floor;
-    ceil: math.ceil raw.Ceil; round: math.rint round raw.Rint raw.Round;
-    remainder: math.floormod raw.FloorMod; fmod: truncatemod; atan2: atan2 raw.Atan2;
-    exp: exp raw.Exp; expm1: math.expm1 raw.Expm1; log: math.log raw.Log;
-    log1p: math.log1p raw.Log1p; xlogy: math.xlogy raw.Xlogy; xlog1py: math.xlog1py raw.Xlog1py;
-    sin: sin raw.Sin; cos: cos raw.Cos; tan: tan raw.Tan; asin: asin raw.Asin; acos: acos raw.Acos;
-    atan: atan raw.Atan; sinh: sinh raw.Sinh; cosh: cosh raw.Cosh; tanh: tanh raw.Tanh;
-    asinh: asinh raw.Asinh; acosh: acosh raw.Acosh; atanh: atanh raw.Atanh; erf: math.erf raw.Erf;
-    erfc: math.erfc raw.Erfc; erfinv: math.erfinv raw.Erfinv; ndtri: math.ndtri raw.Ndtri;
-    lgamma: math.lgamma raw.Lgamma; i0e: math.bessel_i0e math.special.bessel_i0e raw.BesselI0e;
-    i1e: math.bessel_i1e math.special.bessel_i1e raw.BesselI1e;
-    nextafter: math.nextafter raw.NextAfter; digamma: math.digamma raw.Digamma; lt: less raw.Less;
-    le: less_equal raw.LessEqual; gt: greater raw.Greater; ge: greater_equal raw.GreaterEqual;
-    eq: equal; ne: not_equal; and: logical_and raw.LogicalAnd; or: logical_or raw.LogicalOr;
-    xor: math.logical_xor; not: logical_not raw.LogicalNot; isnan: math.is_nan raw.IsNan;
-    isinf: math.is_inf raw.IsInf; isfinite: math.is_finite raw.IsFinite;
-    bitwise_and: bitwise.bitwise_and; bitwise_or: bitwise.bitwise_or;
-    bitwise_xor: bitwise.bitwise_xor; bitwise_invert: bitwise.invert;
-    bitwise_left_shift: bitwise.left_shift; bitwise_right_shift: bitwise.right_shift; stop_gradient;
-    sigmoid: sigmoid raw.Sigmoid; log_sigmoid: math.log_sigmoid; softplus: nn.softplus raw.Softplus;
-    relu: nn.relu raw.Relu; relu6: nn.relu6 raw.Relu6; selu: nn.selu raw.Selu;
-    soft_sign: nn.softsign raw.Softsign
-"""

@@ -41,7 +41,7 @@ from multigrad.capture.meanings import (
 )
 from multigrad.capture.meanings.parts import shape_of
 from multigrad.capture.meanings.places import first_of, is_differentiated
-from multigrad.capture.name_tables import named, reflected
+from multigrad.capture.name_tables import common, named, reflected
 from multigrad.capture.symbols import SymbolicShape
 from multigrad.capture.values import memory, methods
 from multigrad.graph.support.trees import optree
@@ -51,7 +51,6 @@ from multigrad.trace.xp import all as xp
 from .. import dynamo
 from ..attach import host
 from ..importers.custom_gradients import find_custom_op
-from ..kernels import other_ops
 from ..state import untraced, without_autocast, without_dispatch_modes
 from ..versions import SCANS
 from . import (
@@ -213,8 +212,17 @@ OPERATORS = {
     "__rsub__": reflected(xp.subtract),
     "__rtruediv__": reflected(xp.divide),
 }
+# Names of torch's own for ops.
+NAMES = """
+    mul: Tensor.__rmul__; pow: Tensor.__pow__; round: round special.round;
+    floor_divide: Tensor.__floordiv__; remainder: Tensor.__mod__; bitwise_and: Tensor.__and__;
+    bitwise_or: Tensor.__or__; bitwise_xor: Tensor.__xor__; bitwise_left_shift: Tensor.__lshift__;
+    bitwise_right_shift: Tensor.__rshift__; log_sigmoid: F.logsigmoid;
+    matmul: bmm dot linalg.matmul matmul mm mv Tensor.dot Tensor.__matmul__; moveaxis: movedim
+"""
 ALIASES: dict[Any, Any] = {
-    **named(other_ops.NAMES, torch, F=F),
+    **common(torch, F, torch.special),
+    **named(NAMES, torch, F=F),
     **METHODS,
     # Functions with the names of methods.
     **{

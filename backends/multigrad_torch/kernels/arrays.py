@@ -424,7 +424,3 @@ OPS: dict[Op, Callable[..., Any]] = {
 }
 # By op, what writes over its operand, as in `fast.py`.
 IN_PLACE = {ops.PUT: (put_over, None)}
-NAMES = """
-    matmul: bmm dot linalg.matmul matmul mm mv Tensor.dot Tensor.__matmul__;
-    moveaxis: moveaxis movedim
-"""

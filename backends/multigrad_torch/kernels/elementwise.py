@@ -359,24 +359,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.LOG_SIGMOID: F.logsigmoid,
     **MENDED,
 }
-# Other names of torch for these ops, which captured code may call.
-NAMES = """
-    mul: Tensor.__rmul__ mul multiply; neg: neg negative; pow: Tensor.__pow__ pow; square; sqrt;
-    rsqrt; reciprocal; maximum; minimum; abs: abs absolute; floor; ceil; round: round special.round;
-    trunc; floor_divide: Tensor.__floordiv__; remainder: Tensor.__mod__; exp;
-    expm1: expm1 special.expm1; exp2: special.exp2; log; log1p: log1p special.log1p;
-    xlogy: special.xlogy; xlog1py: special.xlog1py; sin; cos; atan: atan arctan; tanh: tanh F.tanh;
-    erf: erf special.erf; erfc: special.erfc; erfinv: special.erfinv; ndtr: special.ndtr;
-    ndtri: special.ndtri; log_ndtr: special.log_ndtr; lgamma: special.gammaln;
-    digamma: special.digamma special.psi; i0e: special.i0e; i1e: special.i1e; nextafter;
-    sinc: special.sinc; lt: lt less; le: le less_equal;
-    gt: gt greater; ge: ge greater_equal; eq; ne: ne not_equal; and: logical_and; or: logical_or;
-    xor: logical_xor; not: logical_not; isnan; isinf; isfinite; bitwise_and: Tensor.__and__;
-    bitwise_or: Tensor.__or__; bitwise_xor: Tensor.__xor__; bitwise_left_shift: Tensor.__lshift__;
-    bitwise_right_shift: Tensor.__rshift__;
-    sigmoid: sigmoid F.sigmoid special.expit; log_sigmoid: F.logsigmoid; soft_sign: F.softsign;
-    tanh_shrink: F.tanhshrink
-"""
 
 # Kernels for a tensor and a number. In torch `1.0 - x` passes a Python wrapper, rsub does not.
 SCALAR_LEFT: dict[Op, Callable[..., Any]] = {

@@ -25,4 +25,3 @@ WIDE = (
 OTHERS |= {op: elementwise.widened(OTHERS[op]) for op in WIDE}
 OPS = {**OTHERS, **OWN}
 OPS = {**compositions(OPS, elementwise.widened, arrays.positions), **OPS}
-NAMES = f"{elementwise.NAMES}; {arrays.NAMES}"

@@ -17,7 +17,7 @@ from ...trace.trace import Value
 from ...trace.xp import all as xp
 from ..dialect import Classes, Dialect, Habits, Names, Tensors, register_dialect
 from ..meanings import arrays, complexes, composites, matrices, parts, places, reductions
-from ..name_tables import AliasesAndMore, Handler, Library, named
+from ..name_tables import AliasesAndMore, Handler, Library, common, named
 from ..symbols import own_dtype
 from ..values import attributes, methods
 from ..values.oracle import StandInCall, TypeOracle, run_each
@@ -190,19 +190,6 @@ TYPES = TypeOracle(
 )
 # `name_tables.py` has the grammar of the rows. Where two name one function, the later one counts.
 # Symbols are real: `np.conjugate` copies, and `np.imag` is zeros.
-NAMES = """
-    add; sub: subtract; mul: multiply; div: divide; neg: negative; pow: power float_power; square;
-    sqrt; reciprocal; cbrt; maximum; minimum; fmax; fmin; abs: absolute fabs; sign; copysign; floor;
-    ceil; round: rint; trunc; floor_divide; remainder; fmod; hypot; atan2: arctan2; exp; expm1;
-    exp2; log; log1p; log2; log10; logaddexp; sin; cos; tan; asin: arcsin; acos: arccos;
-    atan: arctan; deg2rad: deg2rad radians; rad2deg: rad2deg degrees; sinh; cosh; tanh;
-    asinh: arcsinh; acosh: arccosh; atanh: arctanh; sinc; lt: less; le: less_equal; gt: greater;
-    ge: greater_equal; eq: equal; ne: not_equal; and: logical_and; or: logical_or; xor: logical_xor;
-    not: logical_not; isnan; isinf; isfinite; signbit; bitwise_and; bitwise_or; bitwise_xor;
-    bitwise_invert: invert; bitwise_left_shift: left_shift; bitwise_right_shift: right_shift;
-    nextafter; matmul; swapaxes; moveaxis; flip; roll; tril; triu; repeat
-"""
-
 FUNCTIONS: dict[Any, Handler] = {
     **NUMPY.called(
         {
@@ -237,7 +224,8 @@ FUNCTIONS: dict[Any, Handler] = {
             __name__: "pinv; svd",
         }
     ),
-    **named(NAMES, np),
+    **common(np),
+    **named("pow: float_power; fmax; fmin; matmul; repeat", np),
     **arrays.FUNCTIONS,
     **complexes.of_library(np.fft),
     **NUMPY.taking_the_same(

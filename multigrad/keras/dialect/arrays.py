@@ -27,7 +27,7 @@ from multigrad.capture.meanings import (
 )
 from multigrad.capture.meanings.composites import is_whole
 from multigrad.capture.meanings.layers import channels_first, channels_last, per_axis
-from multigrad.capture.name_tables import Handler, Library, handlers_by_name, ops_by_name
+from multigrad.capture.name_tables import COMMON, Handler, Library, handlers_by_name, ops_by_name
 from multigrad.capture.symbols import own_dtype
 from multigrad.capture.values import methods
 from multigrad.graph import ops
@@ -187,22 +187,7 @@ maximum, minimum = together(xp.maximum), together(xp.minimum)
 fmax, fmin = together(xp.fmax), together(xp.fmin)
 logical_and, logical_or = of_bools(xp.logical_and), of_bools(xp.logical_or)
 logical_xor = of_bools(xp.logical_xor)
-UNARY: dict[str, Handler] = {
-    **ops_by_name("""
-        neg: negative; square; sqrt; rsqrt; reciprocal; cbrt; abs: abs absolute fabs; sign; floor;
-        ceil; trunc; exp; expm1; exp2; log; log1p; log2; log10; sin; cos; tan; asin: arcsin;
-        acos: arccos; atan: arctan; sinh; cosh; tanh; asinh: arcsinh;
-        acosh: arccosh; atanh: arctanh; erf; erfc; erfinv; sinc; isnan; isinf; isfinite; signbit;
-        bitwise_invert: bitwise_invert bitwise_not; nan_to_num
-    """),
-    **handlers_by_name({__name__: "copy: copy real conj conjugate; logical_not"}),
-}
-# In keras.ops and in keras.activations.
-SHARED_ACTIVATIONS: dict[str, Handler] = ops_by_name("""
-    sigmoid; log_sigmoid; silu: silu swish; softplus; relu6; elu; selu;
-    soft_sign: softsign; tanh_shrink; hard_sigmoid; hard_silu: hard_silu hard_swish;
-    softmax; log_softmax; glu
-""")
+COMMON_NAMES = ops_by_name(f"{COMMON}; log_sigmoid; elu; softmax; log_softmax; glu")
 SHARED: dict[Any, str] = {
     __name__: "celu",
     composites: "hard_shrink(threshold=lambd)",
@@ -210,14 +195,9 @@ SHARED: dict[Any, str] = {
         gelu; hard_tanh; leaky_relu(negative_slope=slope); soft_shrink(threshold=lambd); threshold
     """,
 }
-ELEMENTWISE: dict[str, Handler] = {
-    **UNARY,
-    **SHARED_ACTIVATIONS,
-    **{f.__name__: f for f in (binary_crossentropy, categorical_crossentropy, xp.relu)},
-}
 ACTIVATIONS: dict[str, Handler] = {
-    **ops_by_name("exp: exponential; tanh; mish"),
-    **SHARED_ACTIVATIONS,
+    **COMMON_NAMES,
+    **ops_by_name("exp: exponential"),
     **handlers_by_name({methods: "identity: linear"}),
 }
 
@@ -320,14 +300,16 @@ def mean(x: Tensor, sizes: Any, steps: Any, border: Any) -> Tensor:
 
 max_pool, average_pool = pool(largest, "max_pool"), pool(mean, "average_pool")
 OPS: dict[str, Handler] = {
-    **ELEMENTWISE,
-    **ops_by_name("swapaxes; moveaxis; flip; roll; tril; triu; repeat"),
+    **COMMON_NAMES,
+    **ops_by_name("nan_to_num; repeat"),
+    **{f.__name__: f for f in (binary_crossentropy, categorical_crossentropy)},
     **handlers_by_name(
         {
             arrays: "ravel; np_sort: sort",
             places: "argmax; argmin; count_nonzero",
             __name__: """
-                average_pool; get_item; max_pool; normalize; pad; rms_normalization; solve
+                average_pool; copy: copy real conj conjugate; get_item; logical_not; max_pool;
+                normalize; pad; rms_normalization; solve
             """,
             xp: "logsumexp; median",
         }
@@ -364,8 +346,8 @@ NAMED: dict[Any, Handler] = {
                 bitwise_right_shift: bitwise_right_shift right_shift; bitwise_xor; concatenate; det;
                 divide: divide true_divide; einsum(kwargs=); equal; fmod; greater; greater_equal;
                 hypot; atan2: arctan2; inv; less; less_equal; logabsdet: logdet; logaddexp;
-                multiply; not_equal; permute_dims: transpose; pow: power; remainder: mod; slogdet;
-                squeeze; stack; stop_gradient; subtract; take; tile
+                multiply; nextafter; not_equal; permute_dims: transpose; pow: power; remainder: mod;
+                slogdet; squeeze; stack; stop_gradient; subtract; take; tile
             """,
         }
     ),

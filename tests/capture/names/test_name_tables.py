@@ -12,7 +12,9 @@ import pytest
 from multigrad.backend.discovery import load_backend
 from multigrad.capture.dialect import registered_dialects
 from multigrad.capture.name_tables import (
+    COMMON,
     Library,
+    common,
     handlers_by_name,
     handlers_by_signature,
     named,
@@ -176,6 +178,17 @@ def test_names_find_the_function_of_their_op() -> None:
     assert handlers_by_signature({Meanings: "solved(x, y=1): solve(y=b)"})["solved"]("x") == (
         "solve", "x", 1, False
     )  # fmt: skip
+
+
+def test_no_common_name_stands_at_two_ops() -> None:
+    words = [term.name for entry in parse(COMMON, "common names") for term in entry.names]
+    assert len(words) == len(set(words)) > 100
+
+
+def test_common_names_are_those_that_each_module_has_as_it_spells_them() -> None:
+    first, second = SimpleNamespace(abs="abs", isnan="isnan"), SimpleNamespace(ABSOLUTE="absolute")
+    assert common(first) == {"abs": xp.abs, "isnan": xp.isnan}
+    assert common(first, second, spell=str.upper) == {"absolute": xp.abs}
 
 
 def test_every_row_of_a_dialect_fits(backend: Any) -> None:
