@@ -31,7 +31,7 @@ from .proof.shipped import is_shipped
 from .recording.plain import capture_plain, is_plain
 
 MOST_VARIANTS = 256
-INDEXED = ("getitem", "take")  # ops whose constant index may lie outside the array
+INDEXED = frozenset(("getitem", "take"))  # ops whose constant index may lie outside the array
 
 
 class Captures:
@@ -320,7 +320,7 @@ def open_indices(recipe: Recipe, variant: Variant) -> Mapping[Node, frozenset[st
     """Return the ops with a constant index that a library moves inside, or drops, where it lies
     outside, which a variant leaves open; and the facts that tell it.
     """
-    if not any(node.op.name in INDEXED for node in variant.graphs.forward.nodes):
+    if INDEXED.isdisjoint([node.op.name for node in variant.graphs.forward.nodes]):
         return {}
     return facts_of_indices(recipe, variant)
 

@@ -77,6 +77,9 @@ class Layout:
     """How the arguments of a call are laid out; `key` is equal where one capture serves.
 
     In the key a float dtype is T, where it is that of the first float tensor.
+
+    Attributes:
+        dtype: of the first float tensor, which the others relate to.
     """
 
     tree: Any
@@ -85,11 +88,24 @@ class Layout:
     key: Any = field(repr=False)
     # Floats of 16 bits are part of the key: libraries compute wider here and there.
     is_apart: bool = False
+    dtype: str | None = field(init=False)
+    tensors: tuple[Leaf, ...] = field(init=False)
+    numbers: tuple[Leaf, ...] = field(init=False)
+    holds_objects: bool = field(init=False)  # which are the call's own
 
-    @property
-    def dtype(self) -> str | None:
-        """The dtype of the first float tensor, which the others relate to."""
-        return next((leaf.dtype for leaf in self.leaves if leaf.is_float), None)
+    def __post_init__(self) -> None:
+        dtype, holds_objects = None, False
+        kinds: dict[str, list[Leaf]] = {"tensor": [], "number": [], "static": []}
+        for leaf in self.leaves:
+            kinds[leaf.kind].append(leaf)
+            if dtype is None and leaf.kind == "tensor" and leaf.dtype in FLOATS:
+                dtype = leaf.dtype
+            elif leaf.kind == "static" and not is_plain(leaf.value):
+                holds_objects = True
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "tensors", tuple(kinds["tensor"]))
+        object.__setattr__(self, "numbers", tuple(kinds["number"]))
+        object.__setattr__(self, "holds_objects", holds_objects)
 
     @property
     def key_of_wide(self) -> Any:
@@ -107,20 +123,12 @@ class Layout:
     def indices(self, kind: str) -> tuple[int, ...]:
         return tuple([i for i, leaf in enumerate(self.leaves) if leaf.kind == kind])
 
-    @property
-    def tensors(self) -> tuple[Leaf, ...]:
-        return tuple(leaf for leaf in self.leaves if leaf.kind == "tensor")
-
-    @property
-    def numbers(self) -> tuple[Leaf, ...]:
-        return tuple(leaf for leaf in self.leaves if leaf.kind == "number")
-
     def rebuild(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return optree.tree_unflatten(self.tree, leaves)
 
     def without_objects(self) -> Layout:
         """Return this layout without a call's objects, so that keeping it keeps none alive."""
-        if all(is_plain(leaf.value) for leaf in self.leaves):
+        if not self.holds_objects:
             return self
         leaves = tuple(
             leaf
