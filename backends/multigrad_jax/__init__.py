@@ -63,7 +63,7 @@ backend = Backend(
         joins_loops=True,
         transposes=True,
         keeps_float_derivatives=True,
-        isolate=late_function("multigrad_jax.rehearsal:isolate"),
+        isolate=host.isolate,
         rehearse=late_function("multigrad_jax.rehearsal:rehearse"),
     ),
     draws=Draws(

@@ -28,6 +28,7 @@ from multigrad.graph.ops.arrays.collectives import check_pairs
 from multigrad.graph.support.threads import set_within
 
 from . import versions
+from .attach.host import mapped_axes
 from .attach.render import is_manual, within
 from .kernels.random import key_words
 
@@ -51,24 +52,6 @@ _in_forward: ContextVar[bool] = ContextVar("in_forward", default=False)
 # the transpose of that sums its gradient over the shards. `custom_vjp` and loops (jax 0.10) do not,
 # and `custom_vjp` takes no gradient that varies less than its input: `in_shards` and `vary_alike`
 # do both.
-def mapped_axes() -> tuple[str, ...]:
-    return tuple(jax.sharding.get_abstract_mesh().manual_axes)
-
-
-def with_axes(run: Callable[[], Any], names: tuple[str, ...], size: int = 1) -> Any:
-    """Run a function under mapped axes of these names; none of its values are mapped."""
-    results: list[Any] = []
-
-    def call(_: int) -> int:
-        results[:] = [run()]
-        return 0
-
-    for name in names:
-        call = jax.vmap(call, in_axes=None, out_axes=None, axis_name=name, axis_size=size)
-    call(0)
-    return results[0]
-
-
 def is_tracked() -> bool:
     """Return whether types say over which axes a value varies (`check_vma`)."""
     # With check_vma=False even an axis index does not vary, by its type.

@@ -1,10 +1,7 @@
-"""How proofs run functions of jax: on their own, and traced once if they run several times.
+"""How proofs run functions of jax: traced once if they run several times.
 
-A proof runs the user's code, and the code made of its graph, on small arrays of many shapes. Two
-functions of the contract make that independent of the caller, and fast:
-
-    isolate    runs code eagerly, whatever traces, axes or transforms are around it
-    rehearse   traces code to a jaxpr, of which each equation is then computed by NumPy
+A proof runs the user's code, and the code made of its graph, on small arrays of many shapes.
+`rehearse` traces such code to a jaxpr, of which each equation is then computed by NumPy.
 
 Eager jax would compile a kernel for each primitive and shape, some 25 ms each, and a compilation of
 the whole takes XLA seconds. PRIMITIVES has rows only where NumPy's numbers are XLA's up to
@@ -13,12 +10,8 @@ rounding; jax computes all others. Tests: `tests/lowering/test_rehearsed_jax.py`
 
 from __future__ import annotations
 
-import contextvars
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -30,7 +23,6 @@ from multigrad.graph.ops.arrays.loops import limited
 from multigrad.graph.support.threads import set_within
 
 from .attach.vjp import REHEARSED
-from .distributed import mapped_axes, with_axes
 from .jaxprs import (
     INLINED,
     TracedResults,
@@ -48,51 +40,6 @@ Array = Any
 Compute = Callable[..., Any]
 # Computes an equation: its operands -> its results.
 EquationStep = Callable[[Sequence[Any]], Sequence[Any]]
-
-# --- isolate: whatever is traced, mapped or transformed around it ---------------------------------
-# Debug options that users set for their own errors; a proof's edge values would trip them.
-STRICT = ("debug_nans", "debug_infs", "log_compiles")
-UNBOUND = re.compile(r"unbound axis name: (\w+)")
-
-
-def isolate(run: Callable[[], Any], is_random: bool) -> Any:
-    """Run a function eagerly, under jax's defaults and on one shard, and return its result.
-
-    Collectives over mapped axes run over axes of one shard. In a `shard_map` the function runs on a
-    thread of its own, because jax cannot leave the axes around it. `is_random` is for frameworks
-    with a generator, whose state a run would change.
-    """
-    names = mapped_axes()
-    run = partial(run_eagerly, run)
-    if not names:
-        return on_one_shard(run)
-    # the rules in force are context variables, and a new thread starts without them
-    context = contextvars.copy_context()
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(context.run, on_one_shard, run, names).result()
-
-
-def run_eagerly(run: Callable[[], Any]) -> Any:
-    with ExitStack() as stack:
-        stack.enter_context(jax.ensure_compile_time_eval())
-        stack.enter_context(jax.transfer_guard("allow"))
-        for name in STRICT:
-            option = getattr(jax, name, None)
-            if option is not None and getattr(jax.config, f"jax_{name}", False):
-                stack.enter_context(option(False))
-        return run()
-
-
-def on_one_shard(run: Callable[[], Any], names: tuple[str, ...] = ()) -> Any:
-    """Run a function under axes of size one: those named, and those that it turns out to use."""
-    while True:
-        try:
-            return with_axes(run, names)
-        except NameError as error:
-            missing = UNBOUND.search(str(error))
-            if missing is None or missing[1] in names:
-                raise
-            names = (*names, missing[1])
 
 
 def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., Any]:

@@ -57,7 +57,7 @@ backend = Backend(
         namespace=render.NAMESPACE,
         keeps_float_derivatives=True,
         joins_loops=True,
-        isolate=late_function("multigrad_tensorflow.attach.isolation:isolate"),
+        isolate=host.isolate,
     ),
     draws=Draws(
         draw_key=random.draw_key,

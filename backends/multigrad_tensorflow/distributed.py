@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -19,14 +18,13 @@ from multigrad.errors import GradientError, RuleValueError, UnsupportedOp
 from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
 
+from .attach.host import ALONE
 from .kernels.random import is_dtensor
 from .kernels.reductions import dim
 
 Tensor: TypeAlias = tf.Tensor
 Names: TypeAlias = tuple[str, ...] | None
 FEW_BITS = (tf.float16, tf.bfloat16)
-# Set while a proof runs: only one replica runs it, so an exchange would wait for ever.
-ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 
 # --- exchanges, and the place of a key's draws ----------------------------------------------------

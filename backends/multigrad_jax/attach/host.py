@@ -1,10 +1,16 @@
-"""What JAX says of its tensors, their dtypes and whether they are traced, and of its processes."""
+"""What JAX says of its tensors, their dtypes and whether they are traced, and of its processes; and
+code that runs apart from the trace around it.
+"""
 
 from __future__ import annotations
 
+import contextvars
+import re
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from typing import Any
 
 import jax
@@ -58,3 +64,67 @@ def group() -> Group | None:
     if threading.current_thread() is not threading.main_thread():
         return None
     return make_group(state.client, state.process_id, state.num_processes)
+
+
+def mapped_axes() -> tuple[str, ...]:
+    return tuple(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def with_axes(run: Callable[[], Any], names: tuple[str, ...], size: int = 1) -> Any:
+    """Run a function under mapped axes of these names; none of its values are mapped."""
+    results: list[Any] = []
+
+    def call(_: int) -> int:
+        results[:] = [run()]
+        return 0
+
+    for name in names:
+        call = jax.vmap(call, in_axes=None, out_axes=None, axis_name=name, axis_size=size)
+    call(0)
+    return results[0]
+
+
+# --- isolate: whatever is traced, mapped or transformed around it ---------------------------------
+# Debug options that users set for their own errors; a proof's edge values would trip them.
+STRICT = ("debug_nans", "debug_infs", "log_compiles")
+UNBOUND = re.compile(r"unbound axis name: (\w+)")
+
+
+def isolate(run: Callable[[], Any], is_random: bool) -> Any:
+    """Run a function eagerly, under jax's defaults and on one shard, and return its result.
+
+    Collectives over mapped axes run over axes of one shard. In a `shard_map` the function runs on a
+    thread of its own, because jax cannot leave the axes around it. `is_random` is for frameworks
+    with a generator, whose state a run would change.
+    """
+    names = mapped_axes()
+    run = partial(run_eagerly, run)
+    if not names:
+        return on_one_shard(run)
+    # the rules in force are context variables, and a new thread starts without them
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(context.run, on_one_shard, run, names).result()
+
+
+def run_eagerly(run: Callable[[], Any]) -> Any:
+    with ExitStack() as stack:
+        stack.enter_context(jax.ensure_compile_time_eval())
+        stack.enter_context(jax.transfer_guard("allow"))
+        for name in STRICT:
+            option = getattr(jax, name, None)
+            if option is not None and getattr(jax.config, f"jax_{name}", False):
+                stack.enter_context(option(False))
+        return run()
+
+
+def on_one_shard(run: Callable[[], Any], names: tuple[str, ...] = ()) -> Any:
+    """Run a function under axes of size one: those named, and those that it turns out to use."""
+    while True:
+        try:
+            return with_axes(run, names)
+        except NameError as error:
+            missing = UNBOUND.search(str(error))
+            if missing is None or missing[1] in names:
+                raise
+            names = (*names, missing[1])

@@ -34,8 +34,8 @@ from multigrad.trace.lookups import note
 from multigrad.trace.trace import NeedsConcrete, Trace, Value
 from multigrad.trace.xp import all as xp
 
+from ..attach.host import mapped_axes, with_axes
 from ..custom_functions import within_own_rules
-from ..distributed import mapped_axes, with_axes
 from ..importers import CALLED, JaxCall, own_gradient, reading
 from ..jaxprs import INLINED, bind_unchanged, open_jaxpr, walk
 from ..versions import folding_constants, traced_of

@@ -1,13 +1,16 @@
-"""What TensorFlow says of its tensors and variables, and of the numbers in them."""
+"""TensorFlow's tensors, variables and the numbers in them; code that runs apart from a call."""
 
 from __future__ import annotations
 
+import contextvars
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 
@@ -67,3 +70,26 @@ def weak(value: Any, dtype: Any) -> Any:
     if value or math.copysign(1.0, value) > 0:
         return value
     return tf.constant(np.array(value, tf.as_dtype(dtype).as_numpy_dtype))
+
+
+# --- code that runs apart from the call around it, as proofs do -----------------------------------
+# Set while a proof runs: only one replica runs it, so an exchange would wait for ever.
+ALONE: contextvars.ContextVar[bool] = contextvars.ContextVar("alone", default=False)
+
+
+def isolate(run: Callable[[], Any], is_random: bool) -> Any:
+    """Run a function eagerly and return its result, on its own thread where this one is not free.
+
+    That is so where a graph is built: `tf.init_scope` would also stop tapes that begin inside it;
+    within a strategy, whose other replicas would be waited for; and where tapes are stopped, as in
+    the forward of `tf.recompute_grad`.
+    """
+    ALONE.set(True)  # never reset: the context is a copy for this proof
+    if (
+        tf.executing_eagerly()
+        and not tf.distribute.has_strategy()
+        and not pywrap_tfe.TFE_Py_TapeSetIsStopped()
+    ):
+        return run()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(contextvars.copy_context().run, run).result()
