@@ -8,11 +8,14 @@ tells rounding from a fault (`functions.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ...backend.contract import Backend
 from ...backend.discovery import backend_of
 from ..calls.recipe import Recipe, Variant
 from . import samples
@@ -40,22 +43,43 @@ def has_same_bits(recipe: Recipe, variant: Variant, leaves: Sequence[Any]) -> bo
         slots = tuple(InputSlot(name, shape, dtype) for name in ("tin", "grad_out"))
         pull = lower(graphs, backend)
 
+        def both(numbers: Sequence[float], tin: Any, g: Any) -> tuple[Any, Any]:
+            tensors = (tin, True, *numbers)
+            return recipe.run(tensors, {}).pull(g)[0], pull(g, tensors)  # type: ignore[misc]
+
         def run() -> bool:
-            for sample in _samples(slots, dict(zip(graphs.params, values, strict=True))):
-                numbers = sample.numbers.values()
-                sides = []
-                for is_code in (True, False):
-                    tin, g = (to_tensor(backend, sample.arrays[slot.name]) for slot in slots)
-                    call = recipe.run((tin, True, *numbers), {}).pull if is_code else None
-                    result = call(g)[0] if call else pull(g, (tin, True, *numbers))
-                    sides.append(as_array(backend, result))
-                if not _are_same(*sides):
+            known = dict(zip(graphs.params, values, strict=True))
+            run_both = _traced_once(backend, both)
+            for sample in _samples(slots, known):
+                arrays = [sample.arrays[slot.name] for slot in slots]
+                sides = run_both(tuple(sample.numbers.values()), *arrays)
+                if not _are_same(*[as_array(backend, side) for side in sides]):
                     return False
             return True
 
         return isolated(backend, run, dtype, is_random=False)
     except Exception:  # of code that does not run there: the engine explains it
         return False
+
+
+def _traced_once(backend: Backend, both: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of numbers and arrays that traces `both` once for each choice of numbers,
+    where the backend can do so and that costs less than a run.
+    """
+    traces: dict[tuple[float, ...], Callable[..., Any]] = {}
+
+    def run_eagerly(numbers: tuple[float, ...], *arrays: Any) -> Any:
+        return both(numbers, *[to_tensor(backend, array) for array in arrays])
+
+    def run(numbers: tuple[float, ...], *arrays: Any) -> Any:
+        if numbers not in traces:
+            traces[numbers] = partial(run_eagerly, numbers)
+            if backend.autodiff.rehearse is not None:
+                with suppress(Exception):  # it is the engine's, or the code does not run there
+                    traces[numbers] = backend.autodiff.rehearse(partial(both, numbers), arrays)
+        return traces[numbers](*arrays)
+
+    return run
 
 
 def _samples(slots: Sequence[InputSlot], numbers: Mapping[str, float]) -> Iterator[Sample]:
