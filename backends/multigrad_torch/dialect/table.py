@@ -165,7 +165,7 @@ def sign(input: Tensor) -> Tensor:
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    if not training:
+    if not training or (isinstance(p, int | float) and p == 0):
         return input
     return input * (xp.rand_like(input) >= p) * (1.0 / (1.0 - p))
 

@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ...graph import ops
-from ...graph.ir.graph import Node, make_node
+from ...graph.ir.graph import Graph, Node, make_node
 from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Shape, is_float, keeps_rank
 from ...graph.ops import results
 from ...graph.ops.arrays.indexing import as_index
 from ...graph.passes.memory import COPY, OWN, in_memory, may_share
-from ...graph.passes.residuals import KEPT
+from ...graph.passes.residuals import KEPT, mark_output
+from ...graph.passes.simplify import simplify
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node, copy_of, made_in_memory
 from ...trace.xp import all as xp
 from ..taken_gradients import carries_gradient
@@ -68,7 +70,8 @@ def replace_node(value: Value, node: Node) -> None:
     """Give a symbol another node, and each view of it what it shows of that."""
     old_node, value.node = value.node, node
     for view in _views_of(value):
-        replace_node(view, _seen_through(view, old_node, node))
+        if resolve_twin(view) and view.base is value and not _is_copied(view):
+            replace_node(view, _seen_through(view, old_node, node))
 
 
 def _views_of(value: Value) -> Iterator[Value]:
@@ -247,8 +250,13 @@ def is_view(view: Value) -> bool:
 
 def _is_known_scattered(value: Value) -> bool:
     # Of an argument of a Function it is a fact; one capture of a rule serves all orders.
-    is_argument = value.base is None and value.node.op is ops.INPUT
-    return is_argument and f"contiguous:{value.node.attr('name')}" in value.trace.facts
+    node = value.made
+    while node.op.result in ELEMENTWISE_RESULTS and len(node.operands) == 1:
+        (node,) = node.operands
+    is_argument = value.base is None and node.op is ops.INPUT
+    return (
+        is_argument and value.trace.facts.get(f"contiguous:{node.attr('name')}", True) is not True
+    )
 
 
 def is_known_contiguous(value: Value) -> bool:
@@ -305,16 +313,56 @@ def own_temporaries(results: Sequence[Any], operands: Sequence[Any]) -> None:
 def held_values(made: Sequence[weakref.ref[Value]], own: Sequence[Any]) -> list[Value]:
     """Return those of the values made that live and share no memory with `own`: what code keeps."""
     ids = {*map(id, own)}
-    values = [value for ref in made if (value := ref()) is not None]
+    values = [v for ref in made if (v := ref()) is not None and id(v) not in ids]
     # A cast makes a copy, but to its own dtype, where what is kept is the tensor all the same.
-    return [v for v in values if v.node.op is ops.CAST or id(root_of(v)[0]) not in ids]
+    return [v for v in values if v.node.op is ops.CAST or id(_owner_of(v)) not in ids]
+
+
+def _owner_of(value: Value) -> Value:
+    # Whose memory it is as far as layouts are known: itself if it is a copy.
+    while value.base is not None and not _is_copied(value):
+        value = value.base
+    return value
+
+
+def _is_copied(value: Value) -> bool:
+    base, node = value.base, value.node
+    if base is None or value.is_certain:
+        return False
+    if node.op is ops.FLIP:  # a view in NumPy alone
+        return value.trace.dialect != "numpy"
+    is_turned = base.base is not None and base.node.op in REORDERINGS
+    is_flat = node.op is ops.RESHAPE and (is_turned or len(node.attr("shape")) == 1)
+    if not (is_flat or value.how == IN_ORDER) or is_view(value):
+        return False
+    if is_turned:
+        return is_known_contiguous(base.base)
+    return value.base is None or _is_known_scattered(base)
+
+
+@contextmanager
+def given_by_forward(symbols: Sequence[Any], own: Sequence[Any]) -> Iterator[None]:
+    """Let the symbols of outputs, and views of them, represent what forward gave, unless they are
+    `own` arguments.
+    """
+    arguments = set(map(id, own))
+    first_of = {id(each): (each, i) for i, each in reversed([*enumerate(symbols)])}
+    outputs = [(each, each.node, i) for key, (each, i) in first_of.items() if key not in arguments]
+    for symbol, node, position in outputs:
+        replace_node(symbol, mark_output(node, position))
+    try:
+        yield
+    finally:
+        for symbol, node, _ in outputs:
+            replace_node(symbol, node)
 
 
 def mark_copies(values: Sequence[Value]) -> None:
     """Tell copies of inputs apart from these, in what is recorded next."""
-    for value in values:
-        if value.node.op is ops.INPUT:
-            replace_node(value, in_memory(value.node, KEPT))
+    graph = Graph("kept", (), tuple(value.node for value in values), {})
+    for value, node in zip(values, simplify(graph).outputs, strict=True):
+        if node.op is ops.INPUT:
+            replace_node(value, in_memory(node, KEPT))
 
 
 def _is_contiguous_slice(node: Node) -> bool:

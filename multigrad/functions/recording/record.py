@@ -36,7 +36,7 @@ from ...capture.user_code.moving_reads import moved, numbers_moving
 from ...capture.user_code.reachable import find_reads, noting_reads
 from ...capture.user_code.reads import LOOSE
 from ...capture.values.library_types import LibraryTypes
-from ...capture.values.memory import held_values, mark_copies, node_in_memory
+from ...capture.values.memory import given_by_forward, held_values, mark_copies, node_in_memory
 from ...capture.values.oracle import keeping_modes
 from ...capture.values.tracer import Attributed, V
 from ...errors import GradientError, MultigradError, TraceError
@@ -44,7 +44,7 @@ from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Node
 from ...graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
 from ...graph.passes.facts import LIBRARY
-from ...graph.passes.residuals import drop_marks, find_unkept, given_by_forward, marks, without_kept
+from ...graph.passes.residuals import drop_marks, find_unkept, marks, without_kept
 from ...graph.passes.simplify import simplify, without_stops
 from ...graph.support.threads import set_within
 from ...graph.support.trees import optree

@@ -15,8 +15,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -88,21 +87,6 @@ def mark_everywhere(graph: Graph, outputs: Sequence[Node]) -> Graph:
         if node.op is not ops.INPUT
     }
     return substitute(graph, {node: mark for node, mark in mark_of.items() if mark is not node})
-
-
-@contextmanager
-def given_by_forward(symbols: Sequence[Any], own: Sequence[Any]) -> Iterator[None]:
-    """Let the symbols of outputs represent what forward gave, unless they are `own` arguments."""
-    arguments = set(map(id, own))
-    first_of = {id(each): (each, i) for i, each in reversed([*enumerate(symbols)])}
-    outputs = [(each, each.node, i) for key, (each, i) in first_of.items() if key not in arguments]
-    for symbol, node, position in outputs:
-        symbol.node = mark_output(node, position)
-    try:
-        yield
-    finally:
-        for symbol, node, _ in outputs:
-            symbol.node = node
 
 
 KEPT = "kept"  # as `MEMORY` says it: a value that the code keeps, which is not computed again

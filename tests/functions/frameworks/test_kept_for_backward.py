@@ -152,6 +152,48 @@ def test_a_write_to_the_output_reaches_only_what_shares_its_memory(name: str) ->
             assert gradient_after(xg.convert(cls), write) == gradient_after(cls.apply, write)
 
 
+# Of an argument and a result e = exp(x), what is kept, which is in the memory of one or in its own.
+OTHERWISE_LAID_OUT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "in order": lambda x, e: x.contiguous(),
+    "flat": lambda x, e: x.flatten(),
+    "transposed, flat": lambda x, e: x.t().reshape(-1),
+    "transposed in order, transposed back": lambda x, e: x.t().contiguous().t(),
+    "transposed, of another shape": lambda x, e: x.transpose(0, 1).reshape(2, 3),
+    "flipped twice": lambda x, e: x.flip(0).flip(0),
+    "dropped out by none": lambda x, e: torch.nn.functional.dropout(x, 0.0),
+    "a detached result": lambda x, e: e.detach(),
+    "a part of the result": lambda x, e: e[:],
+    "the result transposed twice": lambda x, e: e.t().t(),
+    "the result in order": lambda x, e: e.contiguous(),
+    "the result in another shape": lambda x, e: e.reshape(-1),
+}
+
+
+@pytest.mark.parametrize("strides", [(3, 1), (1, 2)], ids=["in order", "transposed"])
+@pytest.mark.parametrize("name", OTHERWISE_LAID_OUT)
+def test_what_is_kept_in_another_layout_is_a_copy_or_a_view_as_in_the_class(
+    name: str, strides: tuple[int, int]
+) -> None:
+    @torch_class(lambda ctx, g: g * ctx.saved_tensors[0].reshape(2, 3))
+    def Keeping(ctx: Any, x: Tensor) -> Tensor:
+        e = x.exp()
+        ctx.save_for_backward(OTHERWISE_LAID_OUT[name](x, e))
+        return e
+
+    def outcome(apply: Callable[[Tensor], Tensor], write: Callable[..., None]) -> Any:
+        leaf = torch.empty_strided((2, 3), strides).copy_(torch.arange(6.0).reshape(2, 3) / 10)
+        x = leaf.requires_grad_() * 1
+        y = apply(x)
+        write(x, y)
+        try:
+            return torch.autograd.grad(y.sum(), leaf)[0].tolist()
+        except RuntimeError:  # torch says of what it is, which may be the view or what it is of
+            return "refused"
+
+    for write in (write_in_place, write_to_data, write_to_result, lambda x, y: y.add_(10)):
+        assert outcome(xg.convert(Keeping), write) == outcome(Keeping.apply, write)
+
+
 def test_of_two_arguments_each_is_read_as_the_class_reads_it() -> None:
     @torch_class(lambda ctx, g: (g * ctx.p.cos(), g * ctx.p.cos() * ctx.saved_tensors[0]))
     def Product(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
