@@ -7,6 +7,8 @@ import itertools
 import math
 import pickle
 import re
+import subprocess
+import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -328,3 +330,27 @@ def test_an_operand_named_like_a_word_of_vjps_is_refused_where_it_is_declared(
 
 def made_of_nothing(xp: Any, x: Any) -> Any:
     return xp.no_such_op(x)
+
+
+ALONE = """
+import sys
+import multigrad as xg
+from multigrad.graph import ops
+from multigrad.trace.derived.derivatives import pullback
+from multigrad.trace.trace import Trace
+from multigrad.graph.ir.graph import Graph
+from multigrad.graph.ir.types import INPUT
+
+x = Trace("alone").input("tin", INPUT)
+result = xg.xp.where(abs(x) < 1, x * xg.xp.mean(x), 0.0)
+pullback(Graph("alone", (x.node,), (result.node,)))
+families = {f"multigrad.graph.ops.arrays.{name}" for name in ("indexing", "loops", "products")}
+others = {f"multigrad.trace.{name}" for name in ("assertions", "derived.scans", "xp.shapes")}
+assert (families | others).isdisjoint(sys.modules)
+ops.MATMUL
+assert families <= sys.modules.keys()
+"""
+
+
+def test_a_rule_of_elements_loads_no_other_family() -> None:
+    subprocess.run([sys.executable, "-c", ALONE], check=True)

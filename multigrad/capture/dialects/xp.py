@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...graph.support.lazy_modules import missing_name_error
-from ...graph.support.provided import provided
+from ...graph.support.provided import NEEDS_ENGINE, provided
 from ...trace.xp import all as functions
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def find(name: str) -> Any:
     """Return a name that is none of the core's functions, or `__all__`: the core has no others."""
     if name == "__all__":
         return sorted(functions.CORE_NAMES)
-    raise missing_name_error("multigrad.xp", name, functions.CORE_NAMES)
+    error = missing_name_error("multigrad.xp", name, functions.CORE_NAMES)
+    raise AttributeError(f"{error}; one beyond elements and reductions {NEEDS_ENGINE}")
 
 
 def __getattr__(name: str) -> Any:

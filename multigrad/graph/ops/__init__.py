@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import suggest
 from ..ir.op import Op
-from ..support.provided import provided
+from ..support.provided import NEEDS_ENGINE, provided
 from . import activations, arithmetic, logic, selection, special, structure, transcendental
 from .activations import *
 from .arithmetic import *
@@ -77,6 +77,8 @@ def __getattr__(name: str) -> Any:
     table |= {row.name.upper(): row for row in rows.values()}
     table |= {"FAMILIES": families, "OPS": rows, "CALLABLE_OPS": callable_rows(rows)}
     globals().update(table)
+    if name not in table and families is CORE_FAMILIES:
+        raise AttributeError(f"op {name!r}, beyond elements and reductions, {NEEDS_ENGINE}")
     if name not in table:
         raise AttributeError(f"no op is called {name!r}{suggest(name, table)}")
     return table[name]

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...graph.ops import CORE_OPS
-from ...graph.support.provided import provided
+from ...graph.support.provided import NEEDS_ENGINE, provided
 from . import arrays as xp_arrays
 from . import ops as xp_ops
 from . import transposes as xp_transposes
@@ -56,7 +56,9 @@ def __getattr__(name: str) -> Any:
         modules = [] if name.startswith("_") else [*other_modules(), xp_ops, xp_transposes]
         module = next((each for each in modules if name in each.__all__), None)
         if module is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            has_engine = name.startswith("_") or len(modules) > len((xp_ops, xp_transposes))
+            missing = "" if has_engine else f"; one beyond elements and reductions {NEEDS_ENGINE}"
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{missing}")
         value = getattr(module, name)
     globals()[name] = value
     return value
