@@ -15,6 +15,11 @@ provide(
         f"{HERE}.attach.attach:begin_fusing": f"{HERE}.attach.fusing.dispatch:begin_fusing",
         f"{HERE}.attach.attach:run_bare_distributed": f"{HERE}.dtensors:run_bare_distributed",
         f"{HERE}.attach.attach:run_distributed": f"{HERE}.dtensors:run_distributed",
+        f"{HERE}.compile.calls:emit_operator": f"{HERE}.compile.function_calls:emit_operator",
+        **{
+            f"{HERE}.compile.compile:{name}": f"{HERE}.compile.function_calls:{name}"
+            for name in ("class_for_open", "find_function", "require_watch")
+        },
     }
 )
 if CHECKED:  # it compares ranks before each step of an optimizer

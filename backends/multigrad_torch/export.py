@@ -10,8 +10,7 @@ import importlib.util
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -32,44 +31,13 @@ from multigrad.lowering.plain_functions import without_autodiff
 
 from . import versions
 from .attach.render import render_operator
-from .versions import is_exporting
+from .compile.answers import NOTES, Notes
 
 Tensor: TypeAlias = torch.Tensor
 Shapes: TypeAlias = Any  # of each input, as torch.export takes them; a str names an axis
 NEEDED = ("onnx", "onnxscript")
 COARSE = 1e-2  # tolerance for numbers that another runtime rounds differently
 OPERATORS: dict[str, Operator] = {}  # registered in this process, by name; never removed
-
-
-@dataclass(slots=True)
-class Notes:
-    """What an export meets: errors in order, and the Functions whose operators are for lengths."""
-
-    errors: list[Exception] = field(default_factory=list)
-    sized: set[str] = field(default_factory=set)
-
-
-# None while no export that asks for operators runs.
-_NOTES: ContextVar[Notes | None] = ContextVar("notes", default=None)
-
-
-def asks_for_operators() -> bool:
-    """Return whether an export runs whose calls must be operators."""
-    return is_exporting() and _NOTES.get() is not None
-
-
-def note_refused(error: Exception) -> None:
-    """Note the error of a call that cannot be an operator, while tracing goes on."""
-    notes = _NOTES.get()
-    if notes is not None:
-        notes.errors.append(error)
-
-
-def note_sized(subject: str) -> None:
-    """Note a Function that asks for lengths, for which alone its operator is."""
-    notes = _NOTES.get()
-    if notes is not None:
-        notes.sized.add(subject)
 
 
 def register_operator(name: str, schema: str, forward: Any, keep: Any, backward: Any) -> Any:
@@ -143,7 +111,7 @@ def write_program(
     if module is not model and shapes is not None:
         # `FunctionModule.forward` has one parameter, `*tensors`, for which torch wants one tuple.
         shapes = (tuple(shapes),)
-    with set_within(_NOTES, Notes()) as notes:
+    with set_within(NOTES, Notes()) as notes:
         try:
             program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=strict)
         except Exception as error:

@@ -27,7 +27,7 @@ from torch.autograd import Function, forward_ad
 from multigrad.backend.emitted import find_like
 from multigrad.errors import GradientError, UnsupportedOp, as_class
 from multigrad.graph.support.params import in_process
-from multigrad.graph.support.provided import provided
+from multigrad.graph.support.provided import NEEDS_ENGINE, provided
 from multigrad.trace.limits import FORWARD_MODE, ORDERS
 
 from .. import dynamo
@@ -55,10 +55,6 @@ Tensor: TypeAlias = torch.Tensor
 CONSTANT_DTYPES = (torch.float32, torch.float64)
 CPU = torch.device("cpu")
 BIG = 1e38  # well below the largest float32
-DISTRIBUTED = (
-    "{} got a DTensor, which needs multigrad's engine; this installation leaves it out: install "
-    "multigrad-rules whole"
-)
 MOST_PREPARED = 256  # calls whose numbers stay prepared; then they are prepared anew
 
 
@@ -345,7 +341,7 @@ def run_distributed(
     native: Any, tensors: Sequence[Tensor], values: tuple[Any, ...], local: Callable[..., Any]
 ) -> Any:
     """Apply a class to tensors, one of which is a DTensor."""
-    raise UnsupportedOp(DISTRIBUTED.format(native.subject))
+    raise UnsupportedOp(f"{native.subject} on a DTensor {NEEDS_ENGINE}")
 
 
 @provided
@@ -353,7 +349,7 @@ def run_bare_distributed(
     function: Callable[..., Tensor], elementwise: bool, grad_out: Tensor, values: tuple[Any, ...]
 ) -> Tensor:
     """Apply an emitted bare rule to a gradient that is a DTensor."""
-    raise UnsupportedOp(DISTRIBUTED.format(function.__name__))
+    raise UnsupportedOp(f"{function.__name__} on a DTensor {NEEDS_ENGINE}")
 
 
 def around_bare(function: Callable[..., Tensor], elementwise: bool) -> Callable[..., Tensor]:

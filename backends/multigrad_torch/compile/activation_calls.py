@@ -30,8 +30,7 @@ from multigrad.rules.context import RuleInForce
 from multigrad.rules.model.activation_function import forward_on, put_under
 from multigrad.trace.active_rules import Moving, settle
 
-from ..export import asks_for_operators
-from .answers import Answered, CompiledCall, More
+from .answers import Answered, CompiledCall, More, asks_for_operators
 from .arguments import draw_key_argument, fold_key_argument, restore
 from .calls import emit_call, emit_operator, find_variant, is_tensor, write_number
 from .dynamo_guards import is_under_jit, may_change, numbers_are_inputs, tensors_in

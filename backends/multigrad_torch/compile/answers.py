@@ -7,12 +7,13 @@ code reads the object: `getattr(CALLS, prepare(...))`. Names are given in `keep`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
 
-from ..dynamo import Namespace, allow_in_graph
+from ..dynamo import Namespace, allow_in_graph, is_exporting
 from .arguments import new_numbers
 
 MOST_ANSWERS = 4096  # then all are forgotten
@@ -108,3 +109,35 @@ def keep(answer: object, key: object = None) -> str:
     name = NAMES.setdefault(key or answer, f"{type(answer).__name__}_{next(new_numbers)}")
     setattr(CALLS, name, answer)
     return name
+
+
+# --- what an export asks --------------------------------------------------------------------------
+@dataclass(slots=True)
+class Notes:
+    """What an export meets: errors in order, and the Functions whose operators are for lengths."""
+
+    errors: list[Exception] = field(default_factory=list)
+    sized: set[str] = field(default_factory=set)
+
+
+# None while no export that asks for operators runs.
+NOTES: ContextVar[Notes | None] = ContextVar("notes", default=None)
+
+
+def asks_for_operators() -> bool:
+    """Return whether an export runs whose calls must be operators."""
+    return is_exporting() and NOTES.get() is not None
+
+
+def note_refused(error: Exception) -> None:
+    """Note the error of a call that cannot be an operator, while tracing goes on."""
+    notes = NOTES.get()
+    if notes is not None:
+        notes.errors.append(error)
+
+
+def note_sized(subject: str) -> None:
+    """Note a Function that asks for lengths, for which alone its operator is."""
+    notes = NOTES.get()
+    if notes is not None:
+        notes.sized.add(subject)

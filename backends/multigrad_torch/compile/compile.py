@@ -17,43 +17,47 @@ from typing import Any, TypeAlias
 
 import torch
 
+from multigrad.errors import UnsupportedOp
 from multigrad.functions.calls.capture_errors import NotCaptured
 from multigrad.functions.function import Function, by_identifier
-from multigrad.graph.support.trees import optree
+from multigrad.graph.support.provided import NEEDS_ENGINE, provided
 from multigrad.rules.activation import Activation, activation, by_key
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.model.activation_function import forward_by_key, put_under
 from multigrad.rules.registry import get
-from multigrad.trace.limits import MISSING, TWICE
-from multigrad.trace.trace import Value
 
 from .. import dynamo
-from ..export import asks_for_operators, note_refused
 from ..state import without_modes
 from .activation_calls import call_of_activation
-from .answers import CALLS, NAMES, Answered, CompiledCall, More, OwnClass, Refused, keep
+from .answers import (
+    CALLS,
+    NAMES,
+    Answered,
+    CompiledCall,
+    More,
+    Refused,
+    asks_for_operators,
+    keep,
+    note_refused,
+)
 from .arguments import (
     as_input,
     describe,
-    has_keywords,
     is_fixed,
-    is_object,
     make_concrete,
     number_application,
     restore,
 )
-from .calls import call_of_function, is_open, known_variants, reads_more
+from .calls import is_open
 from .dynamo_guards import (
     EPOCH,
     MIRROR,
     Cell,
     check_mirror,
     is_under_jit,
-    numbers_are_inputs,
 )
 from .jit import reads_numbers
-from .readers import apply_activation, apply_function
-from .watches import reads_of, watches
+from .readers import apply_activation
 
 Tensor: TypeAlias = torch.Tensor
 # NOTE: one call, followed with its values.
@@ -84,8 +88,6 @@ Tensor: TypeAlias = torch.Tensor
 # With another width the token differs: the guards fail, and Dynamo traces again. Coming back, they
 # hold, and none of this runs.
 
-# In a class Dynamo (torch 2.13) gives zeros for missing cotangents, and takes no tensor twice.
-MISREAD = frozenset((MISSING, TWICE))
 OUTSIDE = "make it outside of the compiled function"
 OBJECTS_REFUSED = Refused(
     f"an activation of objects or tensors is made in compiled code: {OUTSIDE}"
@@ -192,32 +194,6 @@ def find_rule(rule: Any) -> Any:
     return find_outside(rule)
 
 
-def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a Function in traced code, instead of `Function.__call__`."""
-    if not torch.compiler.is_dynamo_compiling() and any(
-        isinstance(leaf, Value) for leaf in optree.tree_leaves((args, kwargs))
-    ):
-        # Called in a capture that `prepare` began: its values are symbols of ours.
-        return function.call_eagerly(args, kwargs)
-    if any(map(is_object, args)) and not kwargs:
-        call, tensors, numbers = getattr(CALLS, class_for_objects(function.identifier)), [], []
-    else:
-        call, tensors, numbers = ask(function.identifier, (args, kwargs), False)
-    if isinstance(call, OwnClass):
-        return apply_class(call, args)
-    if isinstance(call, Refused):
-        torch._dynamo.graph_break(msg=call.reason)
-        return apply_function(function, args, kwargs)
-    if torch.compiler.is_exporting() and not call.is_operator:
-        # A program has only ATen ops. No gradient is better than silently the forward's own.
-        tensors = [tensor.detach() for tensor in tensors]
-    if any(map(is_partial, tensors)):
-        torch._dynamo.graph_break(msg="a partial DTensor")
-        return apply_function(function, args, kwargs)
-    tensors = [keep_placements(x) for x in tensors]
-    return call.assemble(run(call, *tensors, *numbers))
-
-
 def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[Any, list[Tensor], list[Tensor]]:
     """Return the answer of `prepare`, and of the arguments the tensors and the open numbers."""
     is_dual = torch.autograd.forward_ad._current_level >= 0
@@ -251,20 +227,6 @@ def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[Any, list[Tens
             has_values = True
         else:
             watched = describe([watch() for watch in answer.watches], [], ())
-
-
-def apply_class(own: OwnClass, args: tuple[Any, ...]) -> Any:
-    is_exported = torch.compiler.is_exporting()
-    if not (is_exported or own.takes_copies):
-        return own.cls.apply(*args)
-    # As in `emit_call`: a compiler does not notice later writes. A program has no gradient.
-    copy = torch.Tensor.detach if is_exported else torch.Tensor.clone
-    outputs = own.cls.apply(*[copy(x) if isinstance(x, torch.Tensor) else x for x in args])
-    if is_exported:
-        return outputs  # with the attributes that the class has set
-    if isinstance(outputs, tuple):
-        return tuple([copy(y) if isinstance(y, torch.Tensor) else y for y in outputs])
-    return copy(outputs)
 
 
 def is_partial(x: Tensor) -> bool:
@@ -374,12 +336,6 @@ def find_or_ask(subject: Any, described: Any, token: str, epoch: str, is_watched
     except Answered as early:
         return keep(early.answer)
     except NotCaptured as error:
-        if (
-            isinstance(subject, str)
-            and MISREAD.isdisjoint(error.kinds)
-            and (own := own_class(by_identifier[subject], has_keywords(described)))
-        ):
-            return keep(own)
         note_refused(error.error)
         return keep(Refused(str(error.error)))
     except Exception as error:  # noqa: BLE001
@@ -416,97 +372,26 @@ def find_activation(
     return keep(call, key)
 
 
+# --- Functions that users call --------------------------------------------------------------------
+@provided
 def find_function(
     function: Function, described: Any, token: str, epoch: str, is_watched: bool
 ) -> str:
     """Return the name of a Function's call; raise Answered if `prepare` has to be told more."""
-    if not epoch and reads_more(function):
-        raise Answered(More(rules=True))
-    if numbers_are_inputs(token):
-        raise Answered(More(rule_numbers=True))
-    modes = (torch.get_default_dtype(), torch._C._is_any_autocast_enabled())
-    arguments = (described, repr(described), modes)  # 1, 1.0, True are equal
-    watched = require_watch(function, is_watched, described)
-    key = (function.identifier, arguments, token, epoch, asks_for_operators(), watched)
-    if function.is_keyed:
-        key = (*key, number_application(function.draws.counter))
-    if key in NAMES:
-        return NAMES[key]
-    call = call_of_function(function, described)
-    read = [fact[6:] for fact in sorted(function.captures.facts) if fact.startswith("param:")]
-    if read:
-        warn_of_graphs(f"{', '.join(read)} on which {function.recipe.subject} branches", "")
-    # Again: the capture may have found that the code reads more than its arguments.
-    if not epoch and reads_more(function):
-        raise Answered(More(rules=True))
-    require_watch(function, is_watched, described)
-    return keep(call, key)
+    raise UnsupportedOp(f"{function.recipe.subject} in compiled code {NEEDS_ENGINE}")
 
 
+@provided
 def require_watch(function: Function | None, is_watched: bool, described: Any = None) -> Any:
-    """Return a key of what a Function reads besides its arguments; raise Answered unless Dynamo
-    guards on that. A class that Dynamo reads by itself has these guards.
-    """
-    reads = () if function is None else reads_of(function)
-    if function is not None and reads and not is_watched:
-        # Described is what a Function is called with; an activation is no class.
-        if described is not None and may_read_class(function, described):
-            own = own_class(function, has_keywords(described))
-            if own:
-                raise Answered(own)
-        key = (watches, *[(each, len(each.finds), each.meaning()) for each in reads])
-        if key not in NAMES:
-            calls = [call for each in reads for call in watches(function.recipe.subject, each)]
-            keep(More(watches=tuple(calls)), key)
-        raise Answered(getattr(CALLS, NAMES[key]))
-    return tuple(each.meaning() for each in reads)
+    """Return a key of what a Function reads besides its arguments: nothing."""
+    return ()
 
 
 @dynamo.assume_constant_result
-def class_for_objects(identifier: str) -> str:
-    function = by_identifier[identifier]
-    refusal = Refused(f"{function.recipe.subject} is given an object, which no compiled call is")
-    return keep(own_class(function) or refusal)
-
-
-@dynamo.assume_constant_result
+@provided
 def class_for_open(subject: Any, described: Any) -> str:
-    """Return the name of a class for lengths that Dynamo leaves open; "" if they are to be fixed.
-
-    The graph of a Function that asks for lengths is for these alone, but Dynamo, or an exporter,
-    can read its class for all.
-    """
-    function = by_identifier[subject] if isinstance(subject, str) else None
-    if function is None or torch._C._is_any_autocast_enabled():
-        return ""
-    if not may_read_class(function, described) and not torch.compiler.is_exporting():
-        return ""
-    own = own_class(function, has_keywords(described), takes_copies=True)
-    return keep(own) if own else ""
-
-
-def may_read_class(function: Function, described: Any) -> bool:
-    variants = known_variants(function, described)
-    return bool(variants) and all(MISREAD.isdisjoint(each.omissions) for each in variants)
-
-
-def own_class(
-    function: Function, has_keywords: bool = False, takes_copies: bool = False
-) -> OwnClass | None:
-    """Return a Function's own class, None if Dynamo may not read it.
-
-    A Function that is not captured runs unchanged in eager code, and so it may in compiled code,
-    except under torch.func transforms: there Dynamo (torch 2.13) differentiates the forward
-    instead.
-    """
-    if torch._C._are_functorch_transforms_active():
-        return None
-    cls, copies = function.recipe.origin, function.recipe.options.copies
-    is_plain = function.native is not False and not function.is_keyed and not has_keywords
-    is_class = isinstance(cls, type) and issubclass(cls, torch.autograd.Function)
-    if not (is_class and is_plain) or copies or asks_for_operators():
-        return None
-    return OwnClass(cls, takes_copies)
+    """Return the name of a class for lengths that Dynamo leaves open; "": they are to be fixed."""
+    return ""
 
 
 def warn_of_graphs(cause: str, advice: str) -> None:
@@ -528,7 +413,6 @@ def warn_of_graphs(cause: str, advice: str) -> None:
 READ = {
     "activation": made_activation,
     "call_activation": call_activation,
-    "call_function": call_function,
     "find_own": find_own,
     "find_rule": find_rule,
     "show": show_concrete,

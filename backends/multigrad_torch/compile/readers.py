@@ -30,41 +30,41 @@ READ: Any = dynamo.Namespace()
 
 
 @dynamo.assume_constant_result
-def load() -> None:
-    if not vars(READ):
+def load(name: str, file: str = "compile") -> None:
+    if name not in vars(READ):
         with without_modes():  # an exporter's would record tensors that modules make
-            vars(READ).update(import_module("multigrad_torch.compile.compile").READ)
+            vars(READ).update(import_module(f"{__package__}.{file}").READ)
 
 
 def call_activation(
     activation: Activation, x: torch.Tensor, values: tuple[Any, ...] = ()
 ) -> torch.Tensor:
-    load()
+    load("call_activation")
     return READ.call_activation(activation, x, values)
 
 
 def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    load()
+    load("call_function", "function_calls")
     return READ.call_function(function, args, kwargs)
 
 
 def made_activation(forward: Any, rule: Any = None, params: Any = None, **options: Any) -> Any:
-    load()
+    load("activation")
     return READ.activation(forward, rule, params, **options)
 
 
 def find_rule(rule: Any) -> Any:
-    load()
+    load("find_rule")
     return READ.find_rule(rule)
 
 
 def find_own(activation: Activation) -> RuleInForce | None:
-    load()
+    load("find_own")
     return READ.find_own(activation)
 
 
 def show_concrete(value: Any) -> str:
-    load()
+    load("show")
     return READ.show(value)
 
 
