@@ -49,6 +49,10 @@ PROVIDERS = {
         "trace.derived.shards": "over_shards",
     },
     "rules.model.activation_function": {"rules.model.forward_of_code": "forward_of_code"},
+    "rules.model.rule_names": {
+        "rules.estimators": "estimator_hint",
+        "models.attribution.composites": "call_hint",
+    },
     "rules.registry": {"functions.chain": "chain"},
     "rules.vjp": {"rules.vjp_of_code": "as_derived entry_of vjp_as_written"},
 }

@@ -49,5 +49,14 @@ __all__ = [
     "straight_through", "swish_sign", "vq",
 ]  # fmt: skip
 
+
+def estimator_hint(name: str) -> str:
+    """Return advice for a name that is none of a rule but of an estimator, or ""."""
+    plain = name.lower().replace("-", "_").rpartition(".")[2]
+    if plain not in catalogue():
+        return ""
+    return f", but a Function with a forward of its own: xg.estimators.{plain}(x, ...)"
+
+
 if not TYPE_CHECKING:
     __getattr__, __dir__ = module_hooks(__name__, __all__)

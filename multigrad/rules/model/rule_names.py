@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...backend.compiler_events import tell_registered
 from ...errors import RuleError, RuleTypeError, RuleValueError, closest
 from ...graph.support.lazy_modules import imported_module, late_function
+from ...graph.support.provided import provided
 from ...graph.support.threads import SERIALS, collector_paused, make_lock
 from ...trace.active_rules import meant, note_renamed
 from ...trace.lookups import NUMBERS, Lookup, note_lookup
@@ -176,13 +177,8 @@ def renaming(name: str) -> Iterator[None]:
 
 def unknown_rule_error(name: str) -> RuleError:
     load_library()
-    functions = import_module("multigrad.rules.estimators").catalogue()
-    plain = name.lower().replace("-", "_").rpartition(".")[2]
-    if plain in functions:
-        return RuleError(
-            f"no rule named {name!r}, but a Function with a forward of its own: "
-            f"xg.estimators.{plain}(x, ...)"
-        )
+    if hint := estimator_hint(name):
+        return RuleError(f"no rule named {name!r}{hint}")
     if name.endswith(".json"):
         return RuleError(f"no rule named {name!r}; a rule from a file is xg.load({name!r})")
     if name.endswith(".py") or ":" in name:
@@ -190,6 +186,7 @@ def unknown_rule_error(name: str) -> RuleError:
             f"no rule named {name!r}: import what it names, and give that. Commands take such "
             f"names: multigrad audit {name}"
         )
+    plain = name.lower().replace("-", "_").rpartition(".")[2]
     if plain in GLOBAL:
         return RuleError(
             f"no rule named {name!r}: a rule sees one gradient at a time, and 'clip_norm' limits "
@@ -198,9 +195,21 @@ def unknown_rule_error(name: str) -> RuleError:
     names = near_names(name, {word: rule.__doc__ or "" for word, rule in RULES.items()})
     *others, last = map(repr, names) if names else [""]
     hint = f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if names else ""
-    # By name: the rooms of models are above this one.
-    call = import_module("multigrad.models.attribution.composites").call_hint(name)
-    return RuleError(f"no rule named {name!r}{call}{hint} ({len(RULES)} rules: multigrad rules)")
+    return RuleError(
+        f"no rule named {name!r}{call_hint(name)}{hint} ({len(RULES)} rules: multigrad rules)"
+    )
+
+
+@provided
+def estimator_hint(name: str) -> str:
+    """Return advice for a name that is none of a rule but of an estimator, or ""."""
+    return ""
+
+
+@provided
+def call_hint(name: str) -> str:
+    """Return advice for a name that is none of a rule but of what is called, or ""."""
+    return ""
 
 
 def find_forward(name: str, *settings: float | None) -> Forward:

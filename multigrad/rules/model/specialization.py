@@ -241,13 +241,16 @@ class Specialization:
 
     def _numbers(self, values: Sequence[Any], facts: Mapping[str, Any]) -> Iterator[float]:
         # Values of the capture come first, then those of the call, then the defaults.
-        params = self.rule.signature.params
         for i, name in enumerate(self.runtime):
-            default = params[name].default if name in params else None
-            value = values[i] if values else None
-            choices = (facts.get(f"param:{name}"), value, default)
-            # Without any: a number that is no edge of a common formula, as 0 and 1 are.
-            yield next((float(v) for v in choices if isinstance(v, int | float)), 0.75)
+            choices = (facts.get(f"param:{name}"), values[i] if values else None)
+            number = next((v for v in choices if isinstance(v, int | float)), None)
+            yield self._default(name) if number is None else float(number)
+
+    def _default(self, name: str) -> float:
+        param = self.rule.signature.params.get(name)
+        if param is not None and isinstance(param.default, int | float):
+            return float(param.default)
+        return 0.75  # no edge of a common formula, as 0 and 1 are
 
     def record(self, grad_out: Value, tin: Value | None, values: Sequence[Any]) -> Value:
         """Record the rule in the capture to which its tensors belong."""
@@ -391,12 +394,11 @@ def record_code(
     values = {name: now(value) for name, value in {**params, **rule.bound}.items()}
     if rule.native is True:
         raise TraceError(f"rule {rule.name!r} runs as written (native=True)")
-    selected = rule.signature_of_function.select(values)
     if hasattr(rule.function, "record"):  # of a document: no source to prepare
-        return rule.function.record(trace, grad_out, tin, selected)
+        return rule.function.record(trace, grad_out, tin, values)
     if trace.source.is_plain:
-        return call_plainly(rule.function, trace, None, grad_out, tin, **selected)
-    return run_rule(rule.library, rule.function, trace, None, grad_out, tin, **selected)
+        return call_plainly(rule.function, trace, None, grad_out, tin, **values)
+    return run_rule(rule.library, rule.function, trace, None, grad_out, tin, **values)
 
 
 def record_rule(rule: Rule, grad_out: Value, tin: Value | None, params: Mapping[str, Any]) -> Any:
