@@ -16,11 +16,11 @@ import pytest
 
 import multigrad as xg
 from multigrad.backend.discovery import load_backend
-from multigrad.backend.values import borrow, lend
 from multigrad.errors import BackendNotFound, GradientError, MultigradError, NativeRuleWarning
 from multigrad.functions.known_forms import capture_example
 from multigrad.lowering.forwards import find_forward
 from multigrad.rules.bridging import call_activation, find_plain_functions, make_guest_function
+from multigrad.rules.guest_function import borrow, lend
 
 from ...conftest import BACKENDS
 from ...written.hosts_and_guests import (
