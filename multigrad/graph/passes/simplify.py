@@ -203,22 +203,27 @@ def take_shape_from_cotangent(node: Node, grad_out: Node | None) -> Node | None:
     return make_node(node.op, operands, dict(node.attrs), node.type)
 
 
-# Each rewrite with a test of the ops that it may fit; an op may have others of its own.
-REWRITES: Mapping[Rewrite, Callable[[Op], bool]] = {
-    fold_constants: lambda op: bool(op.operands),
-    drop_unit: lambda op: op in (ops.MUL, ops.DIV),
-    drop_double: lambda op: op in (ops.NEG, ops.NOT),
-    subtract: lambda op: op is ops.ADD,
-    drop_cast: lambda op: op is ops.CAST,
-    drop_slope: lambda op: op in (ops.LT, ops.LE, ops.GT, ops.GE, ops.EQ, ops.NE),
-    drop_reshape: lambda op: op in (ops.SUM_TO, ops.BROADCAST_TO),
-    take_shape_from_cotangent: lambda op: bool(op.shape_only),
+# Each rewrite with the ops that it may fit; None: all. An op may have others of its own.
+REWRITES: Mapping[Rewrite, Sequence[Op] | None] = {
+    fold_constants: None,
+    drop_unit: (ops.MUL, ops.DIV),
+    drop_double: (ops.NEG, ops.NOT),
+    subtract: (ops.ADD,),
+    drop_cast: (ops.CAST,),
+    drop_slope: (ops.LT, ops.LE, ops.GT, ops.GE, ops.EQ, ops.NE),
+    drop_reshape: (ops.SUM_TO, ops.BROADCAST_TO),
 }
 
 
 @functools.cache
 def rewrites_for(op: Op) -> list[Rewrite]:
-    return [*(rewrite for rewrite, fits in REWRITES.items() if fits(op)), *op.rewrites]
+    """Return the rewrites of nodes of an op, in the order in which they are tried."""
+    if not op.operands:
+        return []
+    rewrites = [rewrite for rewrite, fitting in REWRITES.items() if not fitting or op in fitting]
+    if op.shape_only:
+        rewrites.append(take_shape_from_cotangent)
+    return [*rewrites, *op.rewrites]
 
 
 def simplify(graph: Graph) -> Graph:
