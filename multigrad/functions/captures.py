@@ -118,6 +118,9 @@ class Captures:
             return variant
         except TraceError as error:
             raise NotCaptured(error) from error
+        other = read_otherwise(self.recipe, variant, leaves) if proof else None
+        if other is not None and not other.proofs[dtype]:  # the other does not run on these tensors
+            return other
         variant = as_placed(variant) if variant.places else variant
         forward = variant.graphs.forward
         if not proof or "not proven" in forward.origin:
