@@ -23,6 +23,7 @@ from ..errors import NotProvenWarning, RuleTypeError, suggest
 from ..graph.ir.graph import Graph
 from ..graph.ir.types import INT64
 from ..graph.support.installed import find_points
+from ..graph.support.threads import collector_paused
 from ..trace.source import OWN
 from ..trace.trace import Trace, Value
 
@@ -331,7 +332,8 @@ class _Dialects(Mapping[str, Dialect]):
     def __getitem__(self, name: str) -> Dialect:
         late = self._late.get(name)
         if late is not None:
-            self.add(name, late())
+            with collector_paused():
+                self.add(name, late())
         return self._loaded[name]
 
     def __contains__(self, name: object) -> bool:

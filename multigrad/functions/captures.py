@@ -73,12 +73,13 @@ class Captures:
                     self.recipe.subject, self.facts, layout, leaves, places=self.forms.places
                 )
                 variant = self.for_facts(layout, facts, leaves)
-                if self._is_open_to(variant, leaves):
-                    self._require((LIBRARY,), None)
-                    continue
-                break
+                if not variant.reads_names or not self._is_of_another(layout, leaves):
+                    break
+                self._require((LIBRARY,), None)
             except NeedsConcrete:
-                continue
+                # It is captured again anyway: with all that it is known to ask for.
+                if self._is_of_another(layout, leaves):
+                    self._require((LIBRARY,), None)
         return self.proven(variant, layout, leaves, facts)
 
     def proven(
@@ -178,12 +179,12 @@ class Captures:
             raise NeedsConcrete(*self.facts, noted=False)
         return variant
 
-    def _is_open_to(self, variant: Variant, leaves: Sequence[Any]) -> bool:
-        """Return whether names of the code may mean something else for the tensors of a call."""
+    def _is_of_another(self, layout: Layout, leaves: Sequence[Any]) -> bool:
+        """Return whether names in the code may mean something else for the tensors of a call."""
         recipe = self.recipe
-        if not variant.reads_names or isinstance(recipe.written_in, str) or LIBRARY in self.facts:
+        if isinstance(recipe.written_in, str) or LIBRARY in self.facts:
             return False
-        called = library_of_leaves(variant.layout, leaves)
+        called = library_of_leaves(layout, leaves)
         return recipe.dialect(called) not in ("", called)
 
     def _require(self, facts: Iterable[str], place: Location | None) -> None:
