@@ -111,7 +111,7 @@ backend = Backend(
     imports=late("multigrad_torch.features:IMPORTS"),
     models=late("multigrad_torch.features:MODELS"),
     modes=late("multigrad_torch.attach.modes:MODES"),
-    ranks=Ranks(group=late_function("multigrad_torch.distributed:rank_group")),
+    ranks=Ranks(group=state.rank_group),
     differences=late("multigrad_torch.differences:DIFFERENCES"),
     ejection=late("multigrad_torch.eject:EJECTION"),
     exports=late("multigrad_torch.features:EXPORTS"),

@@ -8,7 +8,6 @@ torch's functional collectives: compilers can read them, and they have derivativ
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 from functools import cache, lru_cache
 from typing import Any, TypeAlias
@@ -301,11 +300,8 @@ OPS = rows_of(globals())
 # `trace/ranks.py` says what is compared.
 
 
-def rank_group() -> Group | None:
-    """Return the ranks of the default process group; None without one, or for one rank."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
+def ranks_of(distributed: Any) -> Group | None:
+    """Return the ranks of the default process group; None for one rank."""
     # Comparisons are made by the main thread only.
     if threading.current_thread() is not threading.main_thread():
         return None

@@ -19,7 +19,7 @@ from multigrad.backend import Ejection, Made
 from multigrad.graph.random import PARITY, ROTATIONS, UNIFORM_FIELDS, WORD_MASK, normal_from_uniform
 
 from . import export
-from .attach import attach, render
+from .attach import attach, standalone
 from .kernels import elementwise, random, reductions
 
 Tensor: TypeAlias = torch.Tensor
@@ -117,7 +117,7 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
 
 
 EJECTION = Ejection(
-    render=render.render_file,
+    render=standalone.render_file,
     modules={
         "torch": torch,
         "F": F,

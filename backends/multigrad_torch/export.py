@@ -30,7 +30,7 @@ from multigrad.lowering.lower import lower_graphs
 from multigrad.lowering.plain_functions import without_autodiff
 
 from . import versions
-from .attach.render import render_operator
+from .attach.standalone import render_operator
 from .compile.answers import NOTES, Notes
 
 Tensor: TypeAlias = torch.Tensor

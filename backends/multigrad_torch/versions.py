@@ -6,7 +6,6 @@ import inspect
 import re
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from traceback import walk_stack
@@ -105,27 +104,6 @@ def _like_fx(dynamo: ModuleType) -> Iterator[None]:
     tracing = setting(torch.fx._symbolic_trace, _is_fx_tracing_flag=True)
     with dynamo.config.patch(error_on_nested_fx_trace=False), tracing:
         yield
-
-
-def find_groups() -> Iterator[Any]:
-    """Yield the groups of parameters of each module that `fully_shard` has sharded."""
-    from torch.distributed._composable_state import _module_state_mapping
-
-    states = {}
-    for each in list(_module_state_mapping.values()):
-        state = each() if isinstance(each, weakref.ref) else each  # itself before torch 2.6
-        states[id(state)] = state
-    for state in states.values():
-        if hasattr(state, "_fsdp_param_groups"):
-            yield from state._fsdp_param_groups
-        elif hasattr(state, "_fsdp_param_group"):  # at most one, before torch 2.12
-            yield from () if state._fsdp_param_group is None else (state._fsdp_param_group,)
-        elif any(kind.__name__ == "FSDPState" for kind in type(state).__mro__):
-            raise MultigradError(
-                f"torch {torch.__version__} does not tell the parameters of fully_shard, on which "
-                "the rule of scope 'params' acts: apply it to the gradients, "
-                "xg.apply_to_gradients(grads, rule), before optimizer.step()"
-            )
 
 
 class _Held(threading.local):

@@ -54,68 +54,13 @@ def render(emitted: Emitted) -> str:
         *draw_later,
         f"return {name}_eager.apply({eager_arguments})",
     ]
-    setup, backward = _setup_lines(emitted, draw_later), _plain_backward_lines(emitted)
-    public = _render_class(emitted, name, _as_own_tensors(emitted), setup, backward)
+    setup, backward = setup_lines(emitted, draw_later), plain_backward_lines(emitted)
+    public = render_class(emitted, name, as_own_tensors(emitted), setup, backward)
     return f"{_render_eager(emitted, names)}\n\n{public}{_render_apply(emitted, apply)}"
 
 
-def render_file(emitted: Emitted) -> str:
-    """Return the source of one class for all calls, and its function, without multigrad."""
-    name, cls = emitted.names.identifier, _class_name(emitted)
-    inputs = ", ".join(emitted.names.inputs)
-    load, count = _load_lines(emitted, emitted.read_params), len(emitted.names.params)
-    draw = [*DRAW, "else:", "    key = read_key(key)"] if "key" in emitted.names.params else []
-    return_line = f"return {cls}.apply({inputs}{emitted.arguments})"
-    apply = [*emitted.check_arguments, *draw, return_line]
-    backward = [*load, *_backward_lines(emitted, count)]
-    return f"""\
-{_render_class(emitted, cls, _as_own_tensors(emitted), _setup_lines(emitted), backward)}
-
-# Dynamo (torch 2.13) would take the forward's own derivative under torch.func transforms.
-allow_in_graph({cls})
-
-
-def {name}({inputs}{emitted.signature}):
-{_indented(apply, 4)}"""
-
-
-def render_operator(emitted: Emitted, name: str) -> str:
-    """Return the source of a torch operator for exported programs; its backward is of ATen ops."""
-    name_in_source, code = emitted.names.identifier, emitted.code
-    arguments = f"{', '.join(emitted.names.inputs)}{emitted.arguments}"
-    types = [f"Tensor {each}" for each in emitted.names.inputs]
-    types += [f"float {each}" for each in emitted.names.params]
-    result = (
-        "Tensor" if emitted.single else f"({', '.join(['Tensor'] * len(emitted.names.outputs))})"
-    )
-    backward = _plain_backward_lines(emitted)
-    # An operator may return neither its inputs nor views of them.
-    aliases = {*emitted.aliasing.passed, *emitted.aliasing.shared, *emitted.aliasing.views}
-    results = enumerate(code.forward.results)
-    own_results = tuple(f"({word}).clone()" if i in aliases else word for i, word in results)
-    return f"""\
-def {name_in_source}_forward({arguments}):
-{code.forward.indented(4)}    return {emitted.returned(own_results)}
-
-
-def {name_in_source}_keep(ctx, inputs, output):
-{_indented(_setup_lines(emitted), 4)}
-
-def {name_in_source}_backward(ctx, {", ".join(emitted.names.cotangents)}):
-{_indented(backward, 4)}
-
-{name_in_source} = register_operator(
-    {name!r},
-    {f"({', '.join(types)}) -> {result}"!r},
-    {name_in_source}_forward,
-    {name_in_source}_keep,
-    {name_in_source}_backward,
-)
-"""
-
-
 # --- classes --------------------------------------------------------------------------------------
-def _render_class(
+def render_class(
     emitted: Emitted, name: str, results: tuple[str, ...], setup: list[str], backward: list[str]
 ) -> str:
     # In a file without multigrad, which draws before it applies the class, params have no defaults.
@@ -130,10 +75,10 @@ class {name}(Function):
 
     @staticmethod{_outside_autocast(emitted)}
     def setup_context(ctx, inputs, output):
-{_indented(setup)}
+{indented(setup)}
     @staticmethod{_outside_autocast(emitted)}
     def backward(ctx, {", ".join(emitted.names.cotangents)}):
-{_indented(backward)}"""
+{indented(backward)}"""
 
 
 def _outside_autocast(emitted: Emitted) -> str:
@@ -146,7 +91,7 @@ def _render_apply(emitted: Emitted, lines: list[str]) -> str:
     return f"""
     @classmethod
     def apply(cls, {", ".join(emitted.names.inputs)}{emitted.signature}):
-{_indented(lines)}"""
+{indented(lines)}"""
 
 
 def _render_eager(emitted: Emitted, names: dict[str, str]) -> str:
@@ -160,7 +105,7 @@ def _render_eager(emitted: Emitted, names: dict[str, str]) -> str:
         assert fast.prepared is not None
         prepare = f"""\
 def {name}_prepare(wrap{emitted.arguments}):
-{_indented([*fast.prepared.lines, f"return {tuple_of(names.values())}"], 4)}
+{indented([*fast.prepared.lines, f"return {tuple_of(names.values())}"], 4)}
 
 """
         arguments, count = ", values", 1
@@ -186,10 +131,10 @@ def {name}_prepare(wrap{emitted.arguments}):
 {prepare}class {name}_eager(Function):
     @staticmethod{_outside_autocast(emitted)}
     def forward(ctx, {inputs}{arguments}):
-{_indented(forward)}
+{indented(forward)}
     @staticmethod{_outside_autocast(emitted)}
     def backward(ctx, {cotangents}):
-{_indented([*load, *_backward_lines(emitted, count, emitted.residuals.late)])}"""
+{indented([*load, *backward_lines(emitted, count, emitted.residuals.late)])}"""
 
 
 def _render_forward_mode(emitted: Emitted) -> str:
@@ -223,16 +168,16 @@ def _render_forward_mode(emitted: Emitted) -> str:
     # torch calls jvp with forward mode off: an outer forward mode would silently get zeros.
     name = emitted.names.identifier
     return f"""\
-{_render_class(emitted, name, tuple(copies), setup or ["pass"], backward)}
+{render_class(emitted, name, tuple(copies), setup or ["pass"], backward)}
     @staticmethod{_outside_autocast(emitted)}
     def jvp(ctx, {", ".join(emitted.names.tangents)}, *params):
         with enable_forward_mode(True):
-{_indented([*(primals if saved_names else []), *load, *tangent.lines, f"return {result}"], 12)}\
+{indented([*(primals if saved_names else []), *load, *tangent.lines, f"return {result}"], 12)}\
 {_render_apply(emitted, apply)}"""
 
 
 # --- lines of methods -----------------------------------------------------------------------------
-def _setup_lines(emitted: Emitted, draw: Sequence[str] = ()) -> list[str]:
+def setup_lines(emitted: Emitted, draw: Sequence[str] = ()) -> list[str]:
     unpack = [f"{_targets((*emitted.names.inputs, *emitted.names.params))} = inputs"]
     if not emitted.single:
         unpack.append(f"{_targets(emitted.names.outputs)} = output")
@@ -253,7 +198,7 @@ def mentions(body: Body, names: Iterable[str]) -> bool:
     return not words.isdisjoint(names)
 
 
-def _as_own_tensors(emitted: Emitted) -> tuple[str, ...]:
+def as_own_tensors(emitted: Emitted) -> tuple[str, ...]:
     # setup_context may save a view of an input, but not an input that is returned unchanged. Of a
     # tensor that is returned twice torch forgets the first position.
     words: list[str] = []
@@ -372,7 +317,7 @@ def _note_lines(emitted: Emitted) -> list[str]:
     return lines
 
 
-def _load_lines(
+def load_lines(
     emitted: Emitted,
     params: tuple[str, ...],
     likes: tuple[str, ...] = (),
@@ -397,7 +342,7 @@ def _eager_load_lines(emitted: Emitted, params: tuple[str, ...]) -> list[str]:
     residuals = emitted.residuals
     names = tuple([name for name in residuals.names if name not in residuals.late])
     early = replace(emitted, residuals=replace(residuals, names=names))
-    return _load_lines(early, params, _likes_in_eager(emitted), residuals.histories)
+    return load_lines(early, params, _likes_in_eager(emitted), residuals.histories)
 
 
 def _refuse_lines(emitted: Emitted) -> list[str]:
@@ -418,12 +363,12 @@ def _return_lines(emitted: Emitted, backward: Body, count: int, chosen: bool = F
     return [*backward.lines, f"return {', '.join([*gradients, *['None'] * count])}"]
 
 
-def _plain_backward_lines(emitted: Emitted) -> list[str]:
+def plain_backward_lines(emitted: Emitted) -> list[str]:
     return_lines = _return_lines(emitted, emitted.code.backward, len(emitted.names.params))
-    return [*_load_lines(emitted, emitted.read_params), *_refuse_lines(emitted), *return_lines]
+    return [*load_lines(emitted, emitted.read_params), *_refuse_lines(emitted), *return_lines]
 
 
-def _backward_lines(emitted: Emitted, count: int, late: tuple[str, ...] = ()) -> list[str]:
+def backward_lines(emitted: Emitted, count: int, late: tuple[str, ...] = ()) -> list[str]:
     plain, fast = emitted.code.backward, emitted.fast.backward
     # Fast code runs unless this backward is itself differentiated or transformed.
     plain_lines = [f"{name} = read_late(ctx.late_{name})" for name in late]
@@ -445,13 +390,13 @@ def _backward_lines(emitted: Emitted, count: int, late: tuple[str, ...] = ()) ->
 
 
 # --- words ----------------------------------------------------------------------------------------
-def _class_name(emitted: Emitted) -> str:
+def class_name(emitted: Emitted) -> str:
     # The file has a function of the identifier's name, so the class needs another one.
     words = re.split(r"[^A-Za-z0-9]+", emitted.names.identifier)
     return "".join(f"{word[:1].upper()}{word[1:]}" for word in words) + "Function"
 
 
-def _indented(lines: Iterable[str], spaces: int = 8) -> str:
+def indented(lines: Iterable[str], spaces: int = 8) -> str:
     return "".join([f"{' ' * spaces}{line}\n" for line in lines])
 
 

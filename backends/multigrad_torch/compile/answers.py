@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ..dynamo import Namespace, allow_in_graph, is_exporting
+from ..dynamo import Namespace, allow_in_graph
+from ..versions import is_exporting
 from .arguments import new_numbers
 
 MOST_ANSWERS = 4096  # then all are forgotten

@@ -31,8 +31,6 @@ from ..versions import top_hooks
 Tensor: TypeAlias = torch.Tensor
 
 REENTRANT = "run_function"  # the attribute of a reentrant region's ctx that holds its function
-CHECKPOINT = vars(torch.utils.checkpoint)
-graph_task = torch._C._current_graph_task_id  # -1 outside backward
 is_forward_mode_enabled = torch._C._is_fwd_grad_enabled
 
 
@@ -106,7 +104,7 @@ def reentrant_regions() -> Iterator[tuple[Any, str]]:
 
 def on_draw(draw: Callable[[], Any]) -> Any:
     """Return the key of a call; in a second run of a region, the key of its first run."""
-    rerun = _RUNNING.get()
+    rerun = RUNNING.get()
     if torch.compiler.is_compiling() or (rerun is None and not may_run_again()):
         return draw()
     regions = note_regions()
@@ -123,7 +121,7 @@ def draw_noting(draw: Callable[[], Any]) -> tuple[Any, bool]:
 
 
 # The region that runs again now.
-_RUNNING: ContextVar[RunAgain | None] = ContextVar("running", default=None)
+RUNNING: ContextVar[RunAgain | None] = ContextVar("running", default=None)
 
 
 class RunAgain:
@@ -169,7 +167,7 @@ class RunAgain:
             # With hooks `may_run_again` is true, so activations look up what names meant then.
             if self.noted.names:
                 stack.enter_context(saved_tensors_hooks(as_it_is, as_it_is))
-            stack.enter_context(set_within(_RUNNING, self))
+            stack.enter_context(set_within(RUNNING, self))
             self.repeated = 0
             # The mode that was noted first is the innermost.
             for enter in (*self.acted.values(), *reversed(self.modes.values())):
@@ -179,47 +177,6 @@ class RunAgain:
 
 def as_it_is(saved: Tensor) -> Tensor:
     return saved
-
-
-# --- what acts on modules -------------------------------------------------------------------------
-
-
-def note_acting(key: Any, act_again: Callable[[], AbstractContextManager[Any]]) -> None:
-    """Note that a rule acts on modules in the regions around this call, and how to repeat that."""
-    for region in note_regions():
-        region.acted.setdefault(key, act_again)
-
-
-def is_around_region() -> bool:
-    """Return whether a region may be around this call, in its first or second run."""
-    return top_hooks(True) is not None or not is_forward_mode_enabled() or graph_task() != -1
-
-
-def is_second_run() -> bool:
-    return graph_task() != -1 and (_RUNNING.get() is not None or is_run_again())
-
-
-def has_acted(key: Any) -> bool:
-    """Return whether something acted on modules in the first run of a region that runs again."""
-    rerun = _RUNNING.get()
-    if rerun is not None:
-        return key in rerun.acted
-    # Outside second runs it may act; in one that was not noted, nothing has acted.
-    return graph_task() == -1 or not is_run_again()
-
-
-def is_run_again() -> bool:
-    """Return whether torch runs a region again in which nothing of ours acted before."""
-    return any(caller.f_globals is CHECKPOINT for caller, _ in walk_stack(sys._getframe()))
-
-
-def is_first_without_gradients() -> bool:
-    """Return whether a reentrant region runs for the first time, without gradients, or again."""
-    rerun = _RUNNING.get()
-    if rerun is not None:
-        # A call must draw in both runs or in none, or the second would get other keys.
-        return rerun.is_reentrant
-    return not is_forward_mode_enabled() and any(reentrant_regions())
 
 
 READER = Reader(may_run_again, call_noted)

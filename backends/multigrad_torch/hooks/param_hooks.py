@@ -30,7 +30,13 @@ from .. import dynamo, versions
 from ..dtensors import lay_out, layout_of
 from ..state import is_distributed
 from .module_forwards import HOOKING, Forwards, forget, forget_idle, forwards_of, rules_for
-from .special_gradients import Reduction, apply_to_gradient, apply_unscaled, ddp_modules
+from .special_gradients import (
+    Reduction,
+    apply_to_gradient,
+    apply_unscaled,
+    ddp_modules,
+    find_groups,
+)
 
 Tensor: TypeAlias = torch.Tensor
 # Modules whose forward never runs; the last is nn.MultiheadAttention's projection.
@@ -413,7 +419,7 @@ def owners_of_shards() -> dict[int, Tensor]:
     if "torch.distributed.fsdp" not in sys.modules:
         return {}
     owners = {}
-    for group in versions.find_groups():
+    for group in find_groups():
         for each in group.fsdp_params:
             owners[id(each.sharded_param)] = each.sharded_param
             for name in STAND_INS:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import Variable
 
-from multigrad.errors import GradientError
+from multigrad.errors import GradientError, MultigradError
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.model.rule_application import apply_rule
 
@@ -183,3 +183,25 @@ class Reduction:
 
 def queue(callback: Callable[[], None]) -> None:
     Variable._execution_engine.queue_callback(callback)  # pyright: ignore
+
+
+# --- parameters of fully_shard --------------------------------------------------------------------
+def find_groups() -> Iterator[Any]:
+    """Yield the groups of parameters of each module that `fully_shard` has sharded."""
+    from torch.distributed._composable_state import _module_state_mapping
+
+    states = {}
+    for each in list(_module_state_mapping.values()):
+        state = each() if isinstance(each, weakref.ref) else each  # itself before torch 2.6
+        states[id(state)] = state
+    for state in states.values():
+        if hasattr(state, "_fsdp_param_groups"):
+            yield from state._fsdp_param_groups
+        elif hasattr(state, "_fsdp_param_group"):  # at most one, before torch 2.12
+            yield from () if state._fsdp_param_group is None else (state._fsdp_param_group,)
+        elif any(kind.__name__ == "FSDPState" for kind in type(state).__mro__):
+            raise MultigradError(
+                f"torch {torch.__version__} does not tell the parameters of fully_shard, on which "
+                "the rule of scope 'params' acts: apply it to the gradients, "
+                "xg.apply_to_gradients(grads, rule), before optimizer.step()"
+            )

@@ -27,18 +27,19 @@ from multigrad.rules.activation import Activation
 from multigrad.rules.model.lookup import resolve
 
 from .. import dynamo
-from ..compile.checkpoint_regions import is_first_without_gradients, top_hooks
-from ..dynamo import (
+from ..dynamo import Namespace
+from ..state import transforms_active
+from ..versions import top_hooks
+from .layer_kinds import ACTIVATIONS, OPERATIONS, WITH_WEIGHTS, CallOfLayer
+from .regions import is_first_without_gradients
+from .traced_code import (
     KEYED,
-    Namespace,
     is_compiling,
     key_of,
     may_have_gradient,
     refuse_symbols,
     version_of,
 )
-from ..state import transforms_active
-from .layer_kinds import ACTIVATIONS, OPERATIONS, WITH_WEIGHTS, CallOfLayer
 
 Tensor: TypeAlias = torch.Tensor
 Call = Callable[..., Any]

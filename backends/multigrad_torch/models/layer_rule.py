@@ -25,8 +25,6 @@ from multigrad.models.gradient_replacement import named
 from multigrad.models.selectors import Row, refuse_second, unfit_message
 
 from .. import dynamo
-from ..compile.checkpoint_regions import has_acted, is_around_region, note_acting
-from ..dynamo import is_compiling, key_of, may_have_gradient, stack_length
 from .call_rule import (
     PlainRule,
     call_merged,
@@ -37,7 +35,9 @@ from .call_rule import (
 )
 from .layer_kinds import ACTIVATION_OF, ACTIVATIONS, kind_of
 from .override import OperationMode, ask_mode, parameter_of
+from .regions import has_acted, is_around_region, note_acting
 from .swapped_classes import Acting, Method, acting_on, put_on, take_off
+from .traced_code import is_compiling, key_of, may_have_gradient, stack_length
 
 Tensor: TypeAlias = torch.Tensor
 

@@ -34,13 +34,7 @@ from multigrad.models.selectors import (
 )
 
 from .. import dynamo
-from ..compile.checkpoint_regions import (
-    is_around_region,
-    is_first_without_gradients,
-    note_acting,
-    note_regions,
-)
-from ..dynamo import KEYED, is_compiling, key_of, refuse, stack_length
+from ..compile.checkpoint_regions import note_regions
 from ..state import transforms_active
 from ..versions import COMPILES
 from .call_rule import OWN, CallRule, WeightRule, find_activations, rule_of_operation
@@ -53,6 +47,8 @@ from .operation_names import (
     operation_names,
     see_through,
 )
+from .regions import is_around_region, is_first_without_gradients, note_acting
+from .traced_code import KEYED, is_compiling, key_of, refuse, stack_length
 
 Call = Callable[..., Any]
 Tensor: TypeAlias = torch.Tensor
