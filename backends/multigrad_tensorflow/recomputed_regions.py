@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
-from multigrad.backend import Reader
+from multigrad.backend.contract import Reader
 from multigrad.errors import GradientError
 from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules, in_force

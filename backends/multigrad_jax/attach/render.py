@@ -30,7 +30,7 @@ from ..versions import core, primal_of
 from .vjp import PUSHING, REHEARSED, custom_jvp, forbid_derivative, tangent_of
 
 if TYPE_CHECKING:
-    from multigrad.backend import Body, Emitted
+    from multigrad.backend.emitted import Body, Emitted
 
 
 Tensor: TypeAlias = jax.Array

@@ -23,7 +23,7 @@ from multigrad.errors import GradientError
 from multigrad.graph.ir.types import is_float
 
 if TYPE_CHECKING:
-    from multigrad.backend import Emitted
+    from multigrad.backend.emitted import Emitted
 
 Tensor: TypeAlias = tf.Tensor
 VECTORIZED = (
