@@ -75,12 +75,13 @@ if TYPE_CHECKING:
     from .rules.context import use
     from .rules.gradients import apply_to_gradients
     from .rules.jit import jit
+    from .rules.jvp import jvp
     from .rules.model.rule import Rule
     from .rules.opaque import opaque
     from .rules.registry import compose, get, register, rules, unregister
     from .rules.saving import from_dict, load, save
     from .rules.transpose import linear_transpose
-    from .rules.vjp import jvp, vjp
+    from .rules.vjp import vjp
 
     __version__: str
 
@@ -185,7 +186,8 @@ _ROOMS = {
         "rules.gradients": "apply_to_gradients",
         "rules.jit": "jit",
         "rules.transpose": "linear_transpose",
-        "rules.vjp": "jvp vjp",
+        "rules.jvp": "jvp",
+        "rules.vjp": "vjp",
         "rules.model.rule": "Rule",
         "rules.registry": "compose get register rules unregister",
         "rules.saving": "from_dict load save",

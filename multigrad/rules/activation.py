@@ -288,7 +288,9 @@ class Activation:
             return entry.run((x, *in_force.values), draws)
         else:  # one that is met again
             function = entry.bound(x, in_force.values, draws)
-        self._latest = RememberedCall(in_force, type(x), x.dtype, function, entry, latest.call)
+        self._latest = RememberedCall(
+            in_force, type(x), x.dtype, function, entry=entry, call=latest.call
+        )
         return function(x)
 
     def _look_up_anew(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
