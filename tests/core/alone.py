@@ -32,6 +32,7 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+BACKENDS = ("numpy", "torch", "jax", "tensorflow")
 WHOLE = "MULTIGRAD_WHOLE"  # names the folder that lends modules to the core
 REPORT = "MULTIGRAD_LENT"  # names the file that gets the lines that asked for them
 STUBS = "MULTIGRAD_STUBS"  # is set where what is imported is an error as it is used
@@ -50,7 +51,7 @@ def modules_in(root: Path) -> dict[str, Path]:
     return found
 
 
-def core_modules(backend: str, lists: Path) -> set[str]:
+def core_modules(backend: str, lists: Path = HERE) -> set[str]:
     """Return the names of the core's modules, and of a backend's: all, if there is no list."""
     files = [lists / "core.txt", lists / f"{backend}_core.txt"]
     words = [line.split() for file in files if file.is_file() for line in file.open()]
@@ -324,7 +325,7 @@ LENDER = Lender()
 def main() -> int:
     """Run the tests, and print what was lent."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("backend", choices=["numpy", "torch", "jax", "tensorflow"])
+    parser.add_argument("backend", choices=BACKENDS)
     parser.add_argument("--lend", action="store_true", help="list what the core asks for")
     parser.add_argument("--stub", action="store_true", help="let it import what it does not use")
     parser.add_argument("--lists", type=Path, default=HERE, help="the folder of the lists")
