@@ -314,12 +314,12 @@ class Emitted:
     @property
     def read_params(self) -> tuple[str, ...]:
         """The params that backward reads: what it needs besides the residuals."""
-        return tuple([name for name in self.names.params if name in self.code.backward.reads])
+        return tuple(filter(self.code.backward.reads.__contains__, self.names.params))
 
     @property
     def forward_params(self) -> tuple[str, ...]:
         """The params that forward reads."""
-        return tuple([name for name in self.names.params if name in self.code.forward.reads])
+        return tuple(filter(self.code.forward.reads.__contains__, self.names.params))
 
     @property
     def signature(self) -> str:
@@ -353,13 +353,12 @@ class Emitted:
         """Return for each input the expression of its gradient, checked where due, or "None"."""
         if self.checks.shape:
             return (self._once(f"{self.checks.shape}({backward.result}, grad_out)"),)
-        by_name = {
-            name: self._once(f"{check}({result}, shape_of_{name})" if check else result)
-            for name, check, result in zip(
-                self.names.wrt, self.checks.gradients, backward.results, strict=True
-            )
-        }
-        return tuple(by_name.get(name, "None") for name in self.names.inputs)
+        gradients = dict.fromkeys(self.names.inputs, "None")
+        rows = zip(self.names.wrt, self.checks.gradients, backward.results, strict=True)
+        for name, check, result in rows:
+            checked = f"{check}({result}, shape_of_{name})" if check else result
+            gradients[name] = self._once(checked)
+        return tuple(gradients.values())
 
     def _once(self, gradient: str) -> str:
         return (

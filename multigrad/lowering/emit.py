@@ -15,6 +15,7 @@ import functools
 import itertools
 import keyword
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,7 @@ from .patterns import apply_patterns
 # parentheses.
 PRECEDENCE = {"|": 2, "^": 3, "&": 4, "+": 5, "-": 5, "*": 6, "/": 6}
 COMPARISON, UNARY, ATOM = 1, 7, 9
+TEXT = operator.itemgetter(0)  # of a node that is expressed
 DEEPEST = 24  # nested calls beyond this are given a name, for the reader and for the parser
 
 
@@ -75,7 +77,11 @@ class Emission:
         return "".join(self.definitions) + source
 
     def bind(self, name: str, value: Any) -> str:
-        """Return a name under which `value` is bound in the emitted module."""
+        """Return a name under which `value` is bound in the emitted module.
+
+        Ops of a backend's own kernels are called "<backend>.<name>".
+        """
+        name = name.rpartition(".")[2]
         for i in itertools.count():
             candidate = f"{name}_{i}" if i else name
             if keyword.iskeyword(candidate) or candidate in self.taken:
@@ -98,6 +104,10 @@ def emit_body(
     `fast`: no derivative is taken of it and no transform is active. `prepared` gets what depends on
     params only. `places`: names of the arrays that outputs are written to.
     """
+    if not graph.outputs:  # what forward keeps, where that is none but inputs
+        names = tuple([node.attr("name") for node in graph.inputs])
+        emission.taken.update(names)
+        return Body(names, (), (), frozenset(), True)
     # Asked of the ops, before patterns replace some of them by kernels.
     elementwise = is_elementwise(graph)
     if fast:
@@ -170,7 +180,7 @@ class Writer:
         self.wide = ""  # the variable of `wide_dtype`
 
     def write(self, elementwise: bool) -> Body:
-        parameters = tuple([name for name, _, _ in self.done.values()])
+        parameters = tuple(map(TEXT, self.done.values()))
         reads = set()
         for node in self.graph.nodes:
             if node.op is ops.INPUT:
@@ -179,7 +189,7 @@ class Writer:
                 self.done[node] = self.express(node)
         if self.graph.locations:
             self.note_places()
-        results = tuple([self.done[node][0] for node in self.graph.outputs])
+        results = tuple(map(TEXT, map(self.done.__getitem__, self.graph.outputs)))
         if self.like is not None and self.asks_like:
             reads.add(self.like)
         return Body(parameters, tuple(self.lines), results, frozenset(reads), elementwise)
@@ -257,9 +267,14 @@ class Writer:
         ]
         if node.op.symbol is not None and native is INFIX:
             return self.infix(node.op.symbol, operands)
-        arguments = [text for text, _ in operands]
-        arguments += [f"{name}={self.attribute(name, value)}" for name, value in node.attrs]
-        return f"{self.emission.bind(_kernel_name(node.op), native)}({', '.join(arguments)})", ATOM
+        arguments = [*map(TEXT, operands), *self.attributes(node)]
+        return f"{self.emission.bind(node.op.name, native)}({', '.join(arguments)})", ATOM
+
+    def attributes(self, node: Node) -> Sequence[str]:
+        """Return the attributes of a node as arguments."""
+        if not node.attrs:
+            return ()
+        return [f"{name}={self.attribute(name, value)}" for name, value in node.attrs]
 
     def scalar_call(self, node: Node) -> str:
         # A param is a number or a tensor at run time; `scalar_function` decides at the call.
@@ -271,7 +286,7 @@ class Writer:
         function = scalar_function(node.op, native, self.backend.kernels.open_number)
         name = self.emission.bind(f"scalar_{node.op.name}", function)
         arguments = [self.hoisted_text(node, o)[0] for o in node.operands]
-        arguments += [f"{key}={self.attribute(key, value)}" for key, value in node.attrs]
+        arguments += self.attributes(node)
         return f"{name}({', '.join(arguments)})"
 
     def call_writing_into_place(self, node: Node) -> str | None:
@@ -287,7 +302,7 @@ class Writer:
                 return None
             operands = operands[::-1]
         arguments = [self.operand_in_tensor_dtype(node, o)[0] for o in operands]
-        name = self.emission.bind(f"{_kernel_name(node.op)}_to", kernel)
+        name = self.emission.bind(f"{node.op.name}_to", kernel)
         return f"{name}({', '.join(arguments)}, out={self.places[node]})"
 
     def call_overwriting_operand(self, node: Node, kernels: Sequence[Any]) -> str | None:
@@ -309,9 +324,9 @@ class Writer:
                     self.done[operand][0],
                     *(self.operand_in_tensor_dtype(node, o)[0] for o in siblings),
                 ]
-                arguments += [f"{name}={self.attribute(name, value)}" for name, value in node.attrs]
+                arguments += self.attributes(node)
                 suffix = "" if position == 0 or kernel is kernels[0] else "into"
-                name = self.emission.bind(f"{_kernel_name(node.op)}_{suffix}", kernel)
+                name = self.emission.bind(f"{node.op.name}_{suffix}", kernel)
                 return f"{name}({', '.join(arguments)})"
         return None
 
@@ -504,11 +519,6 @@ def write_where_it_fits(kernel: Any, plain: Any, position: int) -> Any:
 
 
 INFIX: Any = "written as an infix symbol"
-
-
-def _kernel_name(op: ops.Op) -> str:
-    # Ops of a backend's own kernels are called "<backend>.<name>".
-    return op.name.rpartition(".")[2]
 
 
 def _wrap(text: str, strength: int, needed: int) -> str:

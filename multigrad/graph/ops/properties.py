@@ -54,7 +54,7 @@ def spread(graph: Graph, given: Mapping[Node, Degree]) -> dict[Node, Degree]:
         if node in degrees:
             continue
         # An operand that is read for its shape only does not count.
-        reads = [degrees[o] for o in node.operands_read]
+        reads = [*map(degrees.__getitem__, node.operands_read)]
         if None in reads:
             degrees[node] = None
         elif LINEAR in reads:
