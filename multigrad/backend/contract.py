@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..graph import random
 from ..graph.ir.op import Op
+from ..graph.support.records import record
 from .emitted import Emitted, Function, Source, Vjp
 from .rows import FastKernels
 
@@ -76,7 +77,7 @@ class Group(NamedTuple):
     """The name of this thread among those that every rank has; "" for the main one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Ranks:
     """A framework's knowledge of the processes of one program."""
 
@@ -96,7 +97,7 @@ def never(value: Any) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Tensors:
     """Which tensors belong to the framework, and how values get in and out of them."""
 
@@ -170,7 +171,7 @@ class Tensors:
     """How code makes a tensor: an import, and a form with the numbers and the dtype's name."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Kernels:
     """The framework's callables for the ops of the IR."""
 
@@ -210,7 +211,7 @@ class Kernels:
     """Kernels for code of which no derivative is taken."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Autodiff:
     """How emitted code becomes the framework's own custom gradient, and what autodiff can do."""
 
@@ -297,7 +298,7 @@ class Autodiff:
     to trace it once costs less than a run. Raises what tracing raises."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Draws:
     """Where keys of random draws come from; the defaults are the core's Threefry."""
 
@@ -328,7 +329,7 @@ class Reader(NamedTuple):
     """Whether it reads the line that asks, too: it is asked before all others."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Compiler:
     """All that keeps code beyond a call: caches, graphs, and regions that run again in backward.
 
@@ -426,7 +427,7 @@ EMPTY: dict[str, Any] = {
 EMPTY["Differences"] = Late(f"{__package__}.differences:Differences")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Backend:
     """One framework."""
 
@@ -476,7 +477,8 @@ class Backend:
     def with_groups(self, **groups: Any) -> Backend:
         """Return the backend with other groups; none of those that stay is loaded for it."""
         names = [each.name for each in fields(self) if each.init and each.name not in groups]
-        return Backend(**groups, **{n: self.places.get(n) or getattr(self, n) for n in names})
+        own: dict[str, Any] = {n: self.places.get(n) or getattr(self, n) for n in names}
+        return Backend(**own, **groups)
 
     def __repr__(self) -> str:
         return f"<backend {self.name}>"

@@ -8,8 +8,9 @@ no longer needed. The other rows are kernels that the backend's rows replace or 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from ..graph.support.records import record
 
 ALL = ("float16", "bfloat16", "float32", "float64")
 # With the words of the page for each.
@@ -26,7 +27,7 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Difference:
     """One way in which numbers deviate from the formula.
 
@@ -54,7 +55,7 @@ class Difference:
     unsettled: Callable[[Any, dict[str, Any]], Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Mended:
     """A kernel that is not used directly.
 
@@ -69,7 +70,7 @@ class Mended:
     figure: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Differences:
     """All differences that a backend declares."""
 

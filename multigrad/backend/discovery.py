@@ -445,14 +445,13 @@ def _fault_of(backend: Backend, name: str) -> str | None:
             f"is named {backend.name!r}, and its entry point {name!r}; "
             f"both are the name under which the framework is imported"
         )
-    for each in fields(backend):
+    for row in fields(backend):
         # A group whose default is None may be left out; one that loads later is not read here.
-        if each.name in ("name", *backend.places) or each.default is None or not each.init:
+        if row.name in ("name", *backend.places) or row.default is None or not row.init:
             continue
-        kind = getattr(sys.modules[__package__], str(each.type))
-        group = getattr(backend, each.name)
-        if not isinstance(group, kind):
-            return f"has {group!r} for {each.name}; expected multigrad.backend.{each.type}(...)"
+        kind, value = getattr(sys.modules[__package__], str(row.type)), getattr(backend, row.name)
+        if not isinstance(value, kind):
+            return f"has {value!r} for {row.name}; expected multigrad.backend.{row.type}(...)"
     for group, names in CALLED.items():
         for each in names:
             if not callable(getattr(getattr(backend, group), each)):

@@ -11,13 +11,14 @@ from ..graph import ops
 from ..graph.ir.graph import Graph, Node
 from ..graph.ir.types import T, Type
 from ..graph.support.params import Fused
+from ..graph.support.records import record
 
 Source: TypeAlias = str
 Function: TypeAlias = Callable[..., Any]
 Vjp: TypeAlias = Callable[[Function, Any], tuple[Any, Function]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Body:
     """Straight-line code: `lines`, then the expressions `results`.
 
@@ -63,7 +64,7 @@ class Prepared:
         return wrapper
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Code:
     """The straight-line code of a pair of graphs.
 
@@ -85,7 +86,7 @@ class Code:
     whole: Body | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Origin:
     """What was emitted, and for what kind of caller.
 
@@ -114,7 +115,7 @@ class Origin:
     casts: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Names:
     """The names in the code: what a call takes and returns.
 
@@ -141,7 +142,7 @@ class Names:
     tangents: tuple[str, ...] = ("tangent",)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Residuals:
     """What forward keeps for backward.
 
@@ -164,7 +165,7 @@ class Residuals:
     shapes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Aliasing:
     """Which outputs may share memory, by position.
 
@@ -181,7 +182,7 @@ class Aliasing:
     views: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Checks:
     """The names of functions in `namespace` that check a call; "" for none.
 
@@ -204,7 +205,7 @@ class Checks:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Derivative:
     """How the object is differentiated besides by its backward.
 
@@ -230,7 +231,7 @@ class Derivative:
     undifferentiable: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Emitted:
     """A pair of graphs prepared for one backend, which `render` turns into source.
 

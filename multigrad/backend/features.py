@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
+from ..graph.support.records import record
 from .emitted import Emitted, Function, Source, Vjp
 from .guest import Guest, SharedBuffer
 
@@ -18,7 +19,7 @@ Tensor: TypeAlias = Any  # the contract names no framework's classes
 Parts: TypeAlias = tuple[Callable[[Any], tuple[Any, Any]], Callable[[Any, Any], Any]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Interop:
     """The framework together with others: as a guest in their programs, and as their host."""
 
@@ -36,7 +37,7 @@ class Interop:
     this one's autodiff; without it no other framework can run in this one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Imports:
     """What users of the framework already have: its custom gradients, modules with parameters."""
 
@@ -59,7 +60,7 @@ class Imports:
     """A context within which rules act on parameters' gradients, for the scope "params"."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Models:
     """Existing models with layers, and functions that call the framework's operations."""
 
@@ -89,7 +90,7 @@ class Models:
     """The leaves of a tree by the framework's own registry of containers; None: optree's."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Ejection:
     """How emitted code becomes a file that runs without multigrad."""
 
@@ -115,7 +116,7 @@ class Ejection:
     """(name) -> what renders an operator that programs call by this name; None: they call none."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Exports:
     """Files in the framework's own formats, and in formats that it writes for others."""
 
@@ -130,7 +131,7 @@ class Exports:
     """(operator) -> the framework's operator for its graphs, registered where it is not yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Kept:
     """A tensor that a custom gradient keeps for its backward."""
 
@@ -144,7 +145,7 @@ class Kept:
     """What it is ("input" or "output") where the framework does not know that it is kept."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Modes:
     """The other ways in which the framework runs a custom gradient, which an audit tries.
 

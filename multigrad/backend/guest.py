@@ -9,7 +9,6 @@ autodiff, and does not write to it as long as the borrower may read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -18,11 +17,12 @@ import numpy as np
 from ..errors import GradientError, UnsupportedOp
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.support.records import record
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class SharedBuffer:
     """A tensor that another framework may read.
 

@@ -15,7 +15,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from ..graph import ops
@@ -24,6 +24,7 @@ from ..graph.ir.op import Op
 from ..graph.ir.types import FLOAT_SCALAR, Type
 from ..graph.ops.table import compose, parts_of
 from ..graph.passes.simplify import rebuild
+from ..graph.support.records import record
 
 Row = Callable[..., Any]
 Tensor = Any
@@ -343,7 +344,7 @@ DISABLED: ContextVar[frozenset[str]] = ContextVar("disabled", default=frozenset(
 Rewrite = Callable[[Node], Node | None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Pattern:
     """A node that has a faster kernel.
 
@@ -364,7 +365,7 @@ class Pattern:
     rounds: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class FastKernels:
     """A backend's fast rows.
 
@@ -493,7 +494,7 @@ def find_scaled_quotient(node: Node) -> tuple[Node, Node, Node] | None:
 
 def take_norms_as_numbers(graph: Graph, kernel: Op) -> Graph:
     """Return a graph with norms as numbers, by `kernel`, if they only become factors of tensors."""
-    numbers = set()
+    numbers: set[Node] = set()
     if ops.NORM in graph.ops:
         numbers.update(filter(is_whole_norm, graph.nodes))
     if not numbers:

@@ -6,8 +6,6 @@ is taken of it. Where none is taken, fast code may keep more and compute less: `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..backend.contract import Backend
 from ..backend.emitted import Aliasing
 from ..graph import ops
@@ -15,10 +13,11 @@ from ..graph.ir.graph import Graph, walk
 from ..graph.ops.results import OWNING
 from ..graph.passes.memory import passed
 from ..graph.passes.residuals import ResidualCut
+from ..graph.support.records import record
 from .function_graph import FunctionGraph
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class WideCut:
     """A split that keeps more: what loops give at each turn, or what cost forward much.
 
@@ -29,7 +28,7 @@ class WideCut:
     cut: ResidualCut
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Cuts:
     """Where backward is split: `anywhere` in code that may be differentiated, `wide` in fast code
     that keeps more (None if it keeps the same). `late` are inputs that only the former reads.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ..backend.contract import Backend
@@ -36,6 +36,7 @@ from ..graph.passes.residuals import (
 from ..graph.passes.simplify import rename_inputs, simplify, substitute
 from ..graph.support.params import Fused
 from ..graph.support.provided import NEEDS_ENGINE, provided
+from ..graph.support.records import record
 from ..trace.derived.custom_calls import drop_calls, gradients_lost
 from ..trace.derived.derivatives import pullbacks, tangent_map
 from ..trace.trace import NeedsConcrete
@@ -59,7 +60,7 @@ def tangent_name(position: int) -> str:
     return f"tangent {position}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class FunctionGraph:
     """A forward, and a backward that need not be its derivative.
 

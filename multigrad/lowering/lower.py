@@ -21,7 +21,7 @@ from __future__ import annotations
 import builtins
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -42,6 +42,7 @@ from ..graph import ops
 from ..graph.ir.graph import Graph
 from ..graph.ir.types import is_float
 from ..graph.passes.residuals import ResidualCut
+from ..graph.support.records import record
 from ..trace.derived.custom_calls import drop_calls, gradients_lost
 from ..trace.derived.derivatives import is_linear
 from ..trace.trace import dtype_name
@@ -60,7 +61,7 @@ WORDS = (
 RESERVED = tuple(WORDS.split())  # what emitted code has names for
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Lowering:
     """A pair of graphs on its way to a backend: what every step reads.
 

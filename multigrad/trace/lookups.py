@@ -19,13 +19,14 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..backend.compiler_events import is_tracing, tell_depend, tell_read
 from ..backend.contract import Backend
 from ..errors import RuleValueError, TraceError
 from ..graph.support.params import as_number
+from ..graph.support.records import record
 from ..graph.support.threads import SERIALS, set_within
 from .active_rules import (
     CURRENT,
@@ -46,7 +47,7 @@ NUMBERS: dict[str, int] = {}  # by name, of its latest registration or of the en
 Meanings = dict[str, Any]  # by fact
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Lookup:
     """A rule's name with the number of the registration that it meant; keeps no rule alive."""
 

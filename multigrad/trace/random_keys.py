@@ -11,6 +11,7 @@ from ..backend.contract import Backend
 from ..backend.values import key_for, key_pair
 from ..errors import RuleValueError
 from ..graph.random import REPLAYED, key_from_int
+from ..graph.support.records import record
 from ..graph.support.threads import SERIALS, make_lock
 
 # Held while a counter is read and advanced, so that no two threads get the same number.
@@ -108,7 +109,7 @@ def join(branches: Sequence[Branch]) -> dict[Counter, int]:
     return highest
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class KeySource:
     """The source of the keys of calls.
 

@@ -16,13 +16,14 @@ import itertools
 import operator
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .. import ops
 from ..ir.graph import OPERANDS, Graph, Node, dependents, make_node, walk
 from ..ir.op import Op
 from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
+from ..support.records import record
 from .memory import COPY, in_memory, nodes_of, owned, owner_of_memory, without
 from .simplify import substitute
 
@@ -145,7 +146,7 @@ BYTES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class ResidualCut:
     """A backward split at what forward keeps for it.
 
@@ -192,7 +193,7 @@ class Roles(NamedTuple):
     cotangents: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Keepable:
     """What forward may keep for backward instead of the inputs.
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from ...errors import RuleTypeError, RuleValueError, suggest
 from .pickles import pickled
+from .records import record
 
 # `P` and `R` are the parameters and result of a user's function. A bare `Function` in an annotation
 # means one of any parameters; the typing module of Python 3.11 has no such defaults, and only
@@ -276,7 +277,7 @@ EVERY: Names = ()  # all shards
 WORDS = ("shard", "global")
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Shards:
     """The shards over which a rule's reductions and draws are taken.
 

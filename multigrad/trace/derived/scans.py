@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from ...graph import ops
@@ -28,6 +27,7 @@ from ...graph.passes.facts import needed_shapes
 from ...graph.passes.residuals import INFINITE, minimum_cut
 from ...graph.passes.simplify import simplify, substitute
 from ...graph.passes.turns import drop_sums, find_alike, shape_of_another
+from ...graph.support.records import record
 from ..trace import NeedsConcrete, Trace, Value
 from ..xp import all as xp
 
@@ -68,7 +68,7 @@ def is_tensor(node: Node) -> bool:
     return node.type.kind == "tensor" and is_float(node.type)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class TurnBack:
     """The VJP of a turn.
 
@@ -85,7 +85,7 @@ class TurnBack:
     sums: Mapping[int, Value]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class TurnedScan:
     """A scan with the cotangents of its results, about to be differentiated.
 

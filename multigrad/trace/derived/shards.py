@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ...errors import UnsupportedOp
@@ -26,6 +26,7 @@ from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
 from ...graph.ops.results import PER_ELEMENT
 from ...graph.passes.simplify import substitute
 from ...graph.support.params import EVERY, Names, Shards
+from ...graph.support.records import record
 from ..trace import NeedsConcrete, Trace, Value, apply
 from ..xp import all as xp
 
@@ -90,7 +91,7 @@ def _alone(graph: Graph) -> Graph:
     return Graph(graph.name, graph.inputs, tuple(outputs), part.locations)
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class ArrayPart:
     """The part of an array that a shard's value is.
 
