@@ -52,6 +52,7 @@ DOOR = {"multigrad.backend"}
 # which need the backend, and most programs have none.
 LATE = {
     *(f"multigrad.rules.model.{name}" for name in ("lookup", "rule", "rule_names")),
+    "multigrad.lowering.reference.backend",
     *("multigrad_torch", "multigrad_jax", "multigrad_tensorflow"),
     *(f"multigrad_torch.{name}" for name in ("attach.fusing.dispatch", "features", "kernels.fast")),
 }
