@@ -11,7 +11,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -144,7 +143,7 @@ def load_alone(name: str) -> Any:
     return module
 
 
-class AliasFinder(MetaPathFinder, InspectLoader):
+class AliasFinder:  # of no base: `importlib.abc` takes longer to load than all of ours here
     """Finds a room, and the modules in it, by a public name.
 
     The import system writes the alias's spec onto the room's module; `loader_state` carries the
@@ -166,7 +165,8 @@ class AliasFinder(MetaPathFinder, InspectLoader):
         room_spec = None if room is None else find_spec(room)
         if room_spec is None:
             return None
-        spec = ModuleSpec(fullname, self, origin=room)
+        loader: Any = self
+        spec = ModuleSpec(fullname, loader, origin=room)
         spec.submodule_search_locations = room_spec.submodule_search_locations
         return spec
 
@@ -181,10 +181,15 @@ class AliasFinder(MetaPathFinder, InspectLoader):
             module.__spec__ = module.__spec__.loader_state
 
     def get_source(self, fullname: str) -> str | None:
+        return self._loader_of(fullname).get_source(self._room_of(fullname) or fullname)
+
+    def get_code(self, fullname: str) -> Any:
+        return self._loader_of(fullname).get_code(self._room_of(fullname) or fullname)
+
+    def _loader_of(self, fullname: str) -> Any:
         spec = find_spec(self._room_of(fullname) or fullname)
-        if spec is None or not isinstance(spec.loader, InspectLoader):
-            return None
-        return spec.loader.get_source(spec.name)
+        assert spec is not None  # it was found by this name
+        return spec.loader
 
 
 def install_aliases(package: str, rooms: Mapping[str, str]) -> None:
