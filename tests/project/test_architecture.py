@@ -54,7 +54,8 @@ LATE = {
     *(f"multigrad.rules.model.{name}" for name in ("lookup", "rule", "rule_names")),
     "multigrad.lowering.reference.backend",
     *("multigrad_torch", "multigrad_jax", "multigrad_tensorflow"),
-    *(f"multigrad_torch.{name}" for name in ("attach.fusing.dispatch", "features", "kernels.fast")),
+    *(f"multigrad_torch.attach.{name}" for name in ("fusing.dispatch", "isolation")),
+    *("multigrad_torch.features", "multigrad_torch.kernels.fast"),
 }
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ...errors import closest
+from ...errors import UnsupportedOp, closest
+from .provided import NEEDS_ENGINE
 
 Getter = Callable[[str], Any]
 Lister = Callable[[], list[str]]
@@ -125,7 +126,16 @@ def late_function(place: str) -> Callable[..., Any]:
 def late_value(place: str) -> Callable[[], Any]:
     """Return a function that gives the value at module:name, importing the module when called."""
     module, _, name = place.partition(":")
-    return lambda: getattr(import_module(module), name)
+
+    def load() -> Any:
+        try:
+            return getattr(import_module(module), name)
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):
+                raise
+            raise UnsupportedOp(f"{place} {NEEDS_ENGINE}") from error
+
+    return load
 
 
 def load_alone(name: str) -> Any:
