@@ -246,21 +246,20 @@ class Trace:
         return note(TraceError(f"{self.kind} {self.name!r}{suffix} {problem}", place))
 
 
-def infix(function: Callable[..., Any], op: Op, logic: Op | None = None) -> tuple[Any, Any]:
+def infix(
+    function: Callable[..., Any], op: Op | Callable[..., Any], logic: Op | None = None
+) -> tuple[Any, Any]:
     """Return the two methods of a Python operator: for a value on its left, and on its right.
 
     Args:
+        op: or a function that records it.
         logic: the op to record instead if no operand is an integer.
     """
 
     def record(a: Any, b: Any) -> Any:
+        if not isinstance(op, Op):
+            return op(a, b)
         return apply(op if logic is None or not are_bools(a, b) else logic, a, b)
-
-    return at_either_side(function, record)
-
-
-def at_either_side(function: Callable[..., Any], record: Callable[..., Any]) -> tuple[Any, Any]:
-    """Return the two methods of a Python operator that `record` records."""
 
     def at_left(value: Value, other: Any) -> Any:
         if Pair.is_made and isinstance(other, Pair):
@@ -347,7 +346,7 @@ class Value(Answers):
     __truediv__, __rtruediv__ = infix(operator.truediv, ops.DIV)
     __floordiv__, __rfloordiv__ = infix(operator.floordiv, ops.FLOOR_DIVIDE)
     __mod__, __rmod__ = infix(operator.mod, ops.REMAINDER)
-    __matmul__, __rmatmul__ = at_either_side(operator.matmul, matmul)
+    __matmul__, __rmatmul__ = infix(operator.matmul, matmul)
     __lshift__, __rlshift__ = infix(operator.lshift, ops.BITWISE_LEFT_SHIFT)
     __rshift__, __rrshift__ = infix(operator.rshift, ops.BITWISE_RIGHT_SHIFT)
     __and__, __rand__ = infix(operator.and_, ops.BITWISE_AND, ops.AND)
