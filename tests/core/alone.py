@@ -67,7 +67,7 @@ def copy_core(folder: Path, backend: str, core: set[str]) -> None:
     packages = ["multigrad", f"backends/multigrad_{backend}"]
     for name in packages if backend != "numpy" else packages[:1]:
         shutil.copytree(ROOT / name, folder / name)
-    shutil.copytree(HERE, folder / "tests/core")
+    shutil.copytree(HERE, folder / "tests/core", ignore=shutil.ignore_patterns("test_alone.py"))
     shutil.copytree(HERE.parent / "support", folder / "tests/support")
     (folder / "tests/__init__.py").touch()
     for name, path in modules_in(folder).items():

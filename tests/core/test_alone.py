@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ..core import alone
 from ..support.sampling import WHOLE
+from . import alone
 
 MODULES = alone.modules_in(alone.ROOT)
 # Before a merge; a framework's other tests of the core run alone each week.
