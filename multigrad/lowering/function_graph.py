@@ -20,7 +20,7 @@ from ..graph.ir.op import Op
 from ..graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, Type, is_float
 from ..graph.ops.results import kept
 from ..graph.passes.decisions import with_exact_decisions
-from ..graph.passes.memory import nodes_of, owned, without_memory
+from ..graph.passes.memory import apart_from_constants, nodes_of, owned, without_memory
 from ..graph.passes.residuals import (
     Keepable,
     ResidualCut,
@@ -215,6 +215,13 @@ class FunctionGraph:
             second_order=self.second_order and not lost,
             lost=lost,
         )
+
+    def apart_from_constants(self) -> FunctionGraph:
+        """Return the pair with no result or gradient in the memory of a constant."""
+        forward, backward = map(apart_from_constants, (self.forward, self.backward))
+        if forward is self.forward and backward is self.backward:
+            return self
+        return replace(self, forward=forward, backward=backward)
 
     def owning_results(self) -> FunctionGraph:
         """Return the pair with results and gradients in memory of their own."""

@@ -179,6 +179,8 @@ def _prepare(graphs: FunctionGraph, backend: Backend, style: Style, checks: bool
     params = graphs.params
     if ops.MEMORY not in backend.kernels.rows:
         graphs = graphs.without_memory()
+    else:
+        graphs = graphs.apart_from_constants()
     graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
     graphs = graphs.with_exact_decisions(backend.kernels.exact)
     is_owning = backend.tensors.write is not None and backend.tensors.address is None

@@ -315,12 +315,24 @@ def held_values(made: Sequence[weakref.ref[Value]], own: Sequence[Any]) -> list[
     ids = {*map(id, own)}
     values = [v for ref in made if (v := ref()) is not None and id(v) not in ids]
     # A cast makes a copy, but to its own dtype, where what is kept is the tensor all the same.
-    return [v for v in values if v.node.op is ops.CAST or id(_owner_of(v)) not in ids]
+    # What only results are views of is held by nobody: it asks for no layouts.
+    bases = {id(base) for each in own if isinstance(each, Value) for base in _bases_of(each)}
+    return [
+        v
+        for v in values
+        if v.node.op is ops.CAST or id(_owner_of(v, asks=id(v) not in bases)) not in ids
+    ]
 
 
-def _owner_of(value: Value) -> Value:
+def _bases_of(value: Value) -> Iterator[Value]:
+    while value.base is not None:
+        value = value.base
+        yield value
+
+
+def _owner_of(value: Value, asks: bool) -> Value:
     # Whose memory it is as far as layouts are known: itself if it is a copy.
-    while value.base is not None and not _is_copied(value):
+    while value.base is not None and not (asks and _is_copied(value)):
         value = value.base
     return value
 

@@ -17,6 +17,7 @@ from .simplify import substitute
 
 # Ops that return their operand itself where there is nothing to do.
 PASSING = frozenset(("cast", "sum_to", "broadcast_to", "all_sum", "all_max"))
+CONSTANT = "array"
 # Ours is a view where the code's own result is none: `x.max(1)[0]`, of which we drop an axis.
 COPY, ALIAS, OWN = "copy", "alias", "own"
 
@@ -73,6 +74,17 @@ def owned(graph: Graph, others: Collection[Node] = ()) -> Graph:
         sources.add(source)
     outputs = tuple(nodes)
     return graph if outputs == graph.outputs else replace(graph, outputs=outputs)
+
+
+def apart_from_constants(graph: Graph) -> Graph:
+    """Return a graph whose outputs are not in the memory of its constants, for later calls."""
+    held = [owner_of_memory(node).op.name == CONSTANT for node in graph.outputs]
+    if not any(held):
+        return graph
+    pairs = zip(graph.outputs, held, strict=True)
+    return replace(
+        graph, outputs=tuple(in_memory(n, COPY) if is_held else n for n, is_held in pairs)
+    )
 
 
 def without_memory(graph: Graph) -> Graph:

@@ -269,3 +269,35 @@ def test_a_function_of_a_function_that_copies_copies_too() -> None:
     y.add_(1)
     assert x[0, 0] == 0
     assert y.is_contiguous()
+
+
+TABLE = torch.tensor([5.0, 6.0])
+CONSTANTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "an array": lambda g: torch.tensor([5.0, 6.0]),
+    "a part of one": lambda g: torch.tensor([4.0, 5.0, 6.0])[1:],
+    "one from outside": lambda g: TABLE,
+    "one in its dtype": lambda g: TABLE.to(g.dtype),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_write_to_a_gradient_that_is_a_constant_does_not_reach_later_calls(name: str) -> None:
+    constant = CONSTANTS[name]
+    rule = xg.activation("Linear", lambda ctx, g, x: constant(g))
+    cls = torch_class(lambda ctx, g: constant(g))(lambda ctx, x: x * 2)
+    for f in (xg.convert(cls), xg.function(lambda x: x * 2, lambda g, x: constant(g)), rule):
+        for _ in range(3):
+            x = torch.ones(2, requires_grad=True)
+            (gradient,) = torch.autograd.grad(f(x).sum(), x)
+            assert gradient.tolist() == [5, 6]
+            gradient.add_(1)
+    assert TABLE.tolist() == [5, 6]
+
+
+def test_a_gradient_that_is_a_constant_can_be_written_to_on_numpy() -> None:
+    f = xg.custom_gradient(lambda x: (x * 2, lambda g: np.array([5.0, 6.0])))
+    _, pull = xg.vjp(f, np.ones(2))
+    for _ in range(3):
+        (gradient,) = pull(np.ones(2))
+        assert gradient.tolist() == [5, 6]
+        gradient += 1
