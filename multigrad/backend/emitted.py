@@ -42,7 +42,7 @@ class Body:
         return "".join([f"{' ' * spaces}{line}\n" for line in self.lines])
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Prepared:
     """What fast code needs from the params, by a function `prepare(wrap, *params) -> values`."""
 
@@ -393,7 +393,7 @@ def _literal(value: Any) -> str:
     return f"float({str(value)!r})" if is_odd else repr(value)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Attached:
     """The result of lowering: the native object, its source, and how to call it."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from ...graph.ir.types import (
     dtype_name,
 )
 from ...graph.ops.attributes import is_name
+from ...graph.support.records import record
 from ...graph.support.tensors import Tensor
 from ...graph.support.trees import learn, optree, with_own_classes
 from ...lowering.function_graph import OWN_NAMES
@@ -42,7 +43,7 @@ PLAIN = (bool, int, str, bytes, type(None))
 KNOWN_LEAVES = (Value, *PLAIN, float, np.ndarray, np.generic)
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Leaf:
     """One leaf of the arguments.
 
@@ -65,14 +66,14 @@ class Leaf:
         return self.kind == "tensor" and self.dtype in FLOATS
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Forgotten:
     """Stands for a static value that is not kept, of the class named `kind`."""
 
     kind: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Layout:
     """How the arguments of a call are laid out; `key` is equal where one capture serves.
 

@@ -26,6 +26,7 @@ from ...errors import DisprovedError, TraceError
 from ...graph.ir.graph import Location
 from ...graph.support.params import Fused
 from ...graph.support.provided import provided
+from ...graph.support.records import record
 from ...lowering.function_graph import FunctionGraph
 from ...trace.source import OWN
 from ...trace.trace import Trace
@@ -42,7 +43,7 @@ KEY = (0, 7)  # of the draws in a proof
 Pull = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Recorded:
     """What a recipe gives for one call on symbolic values.
 
@@ -75,7 +76,7 @@ def no_refusals(layout: Layout) -> Mapping[str, str]:
     return {}
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Options:
     """What the author of a function has chosen.
 
@@ -97,7 +98,7 @@ class Options:
 DEFAULTS = Options()
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class ArgumentRules:
     """How the arguments of a call are read, and what is refused of them.
 
@@ -112,7 +113,7 @@ class ArgumentRules:
     refused: Callable[[Layout], Mapping[str, str]] = no_refusals
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class GraphSource:
     """Where graphs come from, and what is known of them, if they are not captured from code.
 
@@ -132,7 +133,7 @@ class GraphSource:
     gives_like_input: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class OpaqueCalls:
     """How code of which nothing is captured runs for other frameworks than its own.
 
@@ -145,7 +146,7 @@ class OpaqueCalls:
     guest_for: Callable[[Layout, Sequence[Any]], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class ImportedGradient:
     """What a framework's own custom gradient has besides its code.
 
@@ -179,7 +180,7 @@ class ImportedGradient:
     gather: Callable[..., Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Recipe:
     """How a function with a gradient of its own is run and captured: data, and a few functions.
 
@@ -315,7 +316,7 @@ class CodeRecipe:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class Variant:
     """A function captured for one layout of its arguments.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from ...backend.discovery import backend_of
 from ...graph.ir.types import BOOL, WHOLE, T
 from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.support.records import record
 
 Array = Any
 SMALL = 512  # elements: a tensor of no more is taken in its own size
@@ -34,7 +35,7 @@ FAR_FLOATS = {"float16": 300.0, "bfloat16": 1e20, "float32": 1e20, "float64": 1e
 FAR_WHOLE = {"int32": 2**24 + 1, "int64": 2**53 + 1}
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class InputSlot:
     """A tensor input to be filled: its name, its shape and the name of its dtype.
 
@@ -50,7 +51,7 @@ class InputSlot:
     is_strided: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Sample:
     """Values for all inputs: arrays and numbers by name.
 

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
+from importlib import import_module
 from typing import Any
-
-import optree as _optree
 
 from .threads import make_lock
 
 NAMESPACE = "multigrad"
 OURS = ("tree_flatten", "tree_leaves", "tree_map", "tree_structure")
-optree: Any = SimpleNamespace(
-    **{name: partial(getattr(_optree, name), namespace=NAMESPACE) for name in OURS},
-    tree_unflatten=_optree.tree_unflatten,
-    treespec_paths=_optree.treespec_paths,
-)
+
+
+class Trees:
+    """Functions of `optree`, in our namespace; it takes 8 ms to load, which few calls need."""
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(import_module("optree"), name)
+        function = partial(function, namespace=NAMESPACE) if name in OURS else function
+        setattr(self, name, function)  # which is found at once from now on
+        return function
+
+
+optree: Any = Trees()
 # The classes in our namespace; one is registered once, and never removed.
 _learned: set[type] = set()
 _learning = make_lock()
@@ -35,7 +41,7 @@ def learn(
     """Take objects of a class apart from now on, and put their parts together again."""
     with _learning:
         if cls not in _learned:
-            _optree.register_pytree_node(cls, take_apart, put_together, namespace=NAMESPACE)
+            optree.register_pytree_node(cls, take_apart, put_together, namespace=NAMESPACE)
             _learned.add(cls)
 
 
