@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.ir.types import INT64
-from ...trace.trace import cast
+from ...trace.trace import cast, lift
 from ...trace.xp import all as xp
 from .parts import cut, length, rank, shape_of
 
@@ -252,15 +252,20 @@ def resized(x: Tensor, axis: int, length: int, resize: Callable[[Numbers], Any])
         reads = np.isnan(np.asarray(resize(np.where(unit, np.nan, 0.0)), np.float64))
     tap_count = int(reads.sum(0).max(initial=0))
     if tap_count > MOST_TAKEN:
-        product = xp.matmul(xp.moveaxis(x, axis, -1), xp.cast_like(weights, x))
+        product = xp.matmul(xp.moveaxis(x, axis, -1), constant_like(weights, x))
         return xp.moveaxis(product, -1, axis)
     taps = []
     for places, shares in taps_of(weights, reads, tap_count):
         part = xp.take(x, places, axis)
         if not np.all(shares == 1):
-            part = part * xp.cast_like(shares.reshape(-1, *(1,) * (-axis - 1)), x)
+            part = part * constant_like(shares.reshape(-1, *(1,) * (-axis - 1)), x)
         taps.append(part)
     return functools.reduce(operator.add, taps) if taps else x
+
+
+def constant_like(numbers: Numbers, x: Tensor) -> Tensor:
+    """Return numbers in the dtype of x, where NumPy's float64 would be a dtype of its own."""
+    return xp.cast_like(x.trace.value(lift(x.trace, numbers)), x)
 
 
 def taps_of(weights: Numbers, reads: Numbers, most: int) -> list[tuple[Numbers, Numbers]]:

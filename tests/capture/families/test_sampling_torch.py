@@ -77,6 +77,18 @@ def test_a_large_picture_in_float32_is_resized_as_torch_does() -> None:
         np.testing.assert_allclose(found, expected, 0, 4 * 301 * float(np.finfo(np.float32).eps))
 
 
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic", "area"])
+def test_a_picture_in_float32_is_resized_by_weights_in_float32(mode: str) -> None:
+    x = drawn((1, 2, 5, 4)).astype(np.float32)
+    options = {"mode": mode, "antialias": mode in ("bilinear", "bicubic")}
+    function = xg.function(lambda x: F.interpolate(x, (3, 7), **options))
+    found = function(torch.tensor(x)).numpy()
+    np.testing.assert_allclose(
+        found, F.interpolate(torch.tensor(x), (3, 7), **options), 1e-5, 1e-6, strict=True
+    )
+    assert "captured by protocol\n" in str(xg.show(function))  # not by torch's own trace
+
+
 GRIDS = itertools.product(
     ("nearest", "bilinear", "bicubic"), ("zeros", "border", "reflection"), (False, True)
 )
