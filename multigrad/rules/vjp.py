@@ -358,7 +358,8 @@ def _keep(
 
     dtypes = [leaf.dtype for leaf in arrays]
     key = (PULLS, *dtypes, *map(type, leaves[count:]))
-    entry = entry_of(function.captures.facts - {"dtype", LIBRARY}, variant.facts, run)
+    others = function.captures.facts - {"dtype", LIBRARY}
+    entry = entry_of(others, variant.facts, run) if others else Entry(run)
     if entry is not None:
         build_once(function.entries.known, key, lambda: entry, MOST_KEPT)
 
@@ -368,7 +369,7 @@ def entry_of(others: frozenset[str], facts: Mapping[str, Any], run: Run) -> Entr
     """Return an entry for calls like one of these facts, which others than dtypes are among; None:
     each call is looked up.
     """
-    return None if others else Entry(run)
+    return None
 
 
 @provided
@@ -401,7 +402,8 @@ def checked_values(
     backend: Backend,
 ) -> list[Any]:
     """Check a call, and return the arguments of a captured form's code: tensors, numbers, a key."""
-    check_assumptions(function.recipe.subject, variant, backend, leaves)
+    if variant.assumed:
+        check_assumptions(function.recipe.subject, variant, backend, leaves)
     if variant.updates:
         tensors = [leaves[i] for i in layout.indices("tensor")]
         check_apart(function.recipe.subject, variant.updates, tensors)
