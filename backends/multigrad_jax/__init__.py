@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +27,9 @@ from .attach import host, render, vjp
 from .kernels import exact, ops, random
 
 __all__ = ["backend"]
+
+if find_spec(f"{__name__}.engine") is not None:  # the core does without it
+    import_module(f"{__name__}.engine")
 
 backend = Backend(
     name="jax",

@@ -165,16 +165,9 @@ def multiply_wide(x: Tensor, number: int, bound: int) -> Wide:
 
 
 # --- the draw of a shard: the generator at counters of 64 bits ------------------------------------
-def uniform_part(key: Any, x: Tensor) -> Tensor:
+def draw_part(distribution: str, key: Any, x: Tensor) -> Tensor:
     """Draw the part that x is of a whole array; see `count`."""
-    return draw_part(part_of_uniforms, key, x)
-
-
-def normal_part(key: Any, x: Tensor) -> Tensor:
-    return draw_part(part_of_normals, key, x)
-
-
-def draw_part(draw: Callable[..., Tensor], key: Any, x: Tensor) -> Tensor:
+    draw = {"uniform": part_of_uniforms, "normal": part_of_normals}[distribution]
     start = wide(key.start) if isinstance(key.start, int) else key.start
     part = draw(key_words(key.key), start, key.whole, x.shape, x.dtype)
     return vary(part, varying(start[1]))

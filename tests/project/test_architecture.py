@@ -55,7 +55,8 @@ LATE = {
     "multigrad.lowering.reference.backend",
     *("multigrad_torch", "multigrad_jax", "multigrad_tensorflow"),
     *(f"multigrad_torch.attach.{name}" for name in ("fusing.dispatch", "isolation")),
-    *("multigrad_torch.features", "multigrad_torch.kernels.fast"),
+    *(f"multigrad_{each}.features" for each in ("torch", "jax", "tensorflow")),
+    "multigrad_torch.kernels.fast",
 }
 
 

@@ -22,7 +22,7 @@ from jax.interpreters import ad, batching, mlir
 
 from multigrad.backend.emitted import tuple_of
 from multigrad.errors import GradientError, UnsupportedOp
-from multigrad.graph.support.lazy_modules import late_function
+from multigrad.graph.support.provided import NEEDS_ENGINE, provided
 
 from ..kernels import random
 from ..kernels.elementwise import is_staged_out, is_tensor
@@ -262,7 +262,10 @@ def is_manual() -> bool:
     return bool(jax.sharding.get_abstract_mesh().manual_axes)
 
 
-in_shards = late_function("multigrad_jax.distributed:in_shards")
+@provided
+def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
+    """Return a custom function for shards."""
+    raise UnsupportedOp(f"{emitted.origin.name} in a jax.shard_map {NEEDS_ENGINE}")
 
 
 def call(native: Any, emitted: Emitted) -> Callable[..., Any]:

@@ -17,15 +17,13 @@ from jax.sharding import AxisType, NamedSharding
 
 from multigrad.errors import RuleError, RuleValueError
 from multigrad.graph import random as core
-from multigrad.graph.support.lazy_modules import late_function
+from multigrad.graph.support.provided import NEEDS_ENGINE, provided
 
 from ..versions import take_current_trace
 
 Tensor: TypeAlias = jax.Array
 
 IMPLEMENTATION = "threefry2x32"
-uniform_part = late_function("multigrad_jax.distributed:uniform_part")
-normal_part = late_function("multigrad_jax.distributed:normal_part")
 
 
 def fold_in(key: Tensor, n: Tensor) -> Tensor:
@@ -41,7 +39,7 @@ def uniform_like(key: Tensor, x: Tensor) -> Tensor:
     """Return uniforms in [0, 1) of x's shape, dtype and device, those of `jax.random.uniform`."""
     core.check_dtype(x.dtype.name)
     if isinstance(key, core.PlacedKey):
-        return uniform_part(key, x)
+        return draw_part("uniform", key, x)
     return place_like(draw_placed(draw_uniform, key_words(key), x), x)
 
 
@@ -49,8 +47,14 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
     """Return standard normals of x's shape, dtype and device; float32 as `jax.random.normal`."""
     core.check_dtype(x.dtype.name)
     if isinstance(key, core.PlacedKey):
-        return normal_part(key, x)
+        return draw_part("normal", key, x)
     return place_like(draw_placed(draw_normal, key_words(key), x), x)
+
+
+@provided
+def draw_part(distribution: str, key: core.PlacedKey, x: Tensor) -> Tensor:
+    """Draw the part that x is of a whole array."""
+    raise RuleError(f"a draw of a shard's part of an array {NEEDS_ENGINE}")
 
 
 def draw_key() -> Tensor:
