@@ -20,7 +20,7 @@ from ..backend.discovery import backend_of
 from ..backend.values import compute
 from ..errors import TraceError
 from ..graph import ops
-from ..graph.ir.graph import Location, Node, make_node
+from ..graph.ir.graph import TYPE, Location, Node, make_node
 from ..graph.ir.op import Op
 from ..graph.ir.questions import note
 from ..graph.ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name, is_float
@@ -193,13 +193,9 @@ class Trace:
     def value(self, node: Node) -> Value:
         self.facts.is_fresh = False
         value = self.value_class(self, node)
-        self.remember(value)
-        return value
-
-    def remember(self, value: Value) -> None:
-        """Let the witness see whether code still keeps a value when it ends."""
-        if self.source.witness is not None:
+        if self.source.witness is not None:  # which sees whether code keeps it when it ends
             self.source.witness.made.append(weakref.ref(value))
+        return value
 
     def named(self, value: Value) -> Value:
         """Return a computed value under a name of its own, and cut where gradients stop."""
@@ -446,7 +442,7 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
         op, nodes, narrow_dtype, is_bool, integers = _coerce_operands(trace, op, nodes, operands)
         if integers:
             return ON_INTEGERS[op](apply, *integers)
-        type_ = op.result(*[node.type for node in nodes], **attrs)
+        type_ = op.result(*map(TYPE, nodes), **attrs)
     except TypeError as error:
         raise trace.error(f"uses {op.name} wrongly: {error}") from error
     if type_.kind == "scalar" and nodes and all(n.op is ops.CONST for n in nodes):

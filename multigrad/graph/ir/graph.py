@@ -17,12 +17,13 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from ..support.records import record
 from ..support.threads import SERIALS, make_lock
 from .op import Op
 from .types import Type
 
 Attrs = tuple[tuple[str, Any], ...]
-OP, OPERANDS, LOOP = map(operator.attrgetter, ("op", "operands", "loop"))
+OP, OPERANDS, TYPE, LOOP = map(operator.attrgetter, ("op", "operands", "type", "loop"))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
@@ -102,7 +103,7 @@ class Graph:
         return format_graph(self)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(eq=True)
 class Region:
     """A graph inside a node, as the body of a loop, which reads its own inputs only.
 
@@ -161,7 +162,7 @@ def make_node(op: Op, operands: Iterable[Node], attrs: Mapping[str, Any], type_:
 def derive_node(op: Op, operands: Iterable[Node], attrs: Mapping[str, Any]) -> Node:
     """Return the node for this operation, with the type that follows from its operands."""
     operands = tuple(operands)
-    return make_node(op, operands, attrs, op.result(*[each.type for each in operands], **attrs))
+    return make_node(op, operands, attrs, op.result(*map(TYPE, operands), **attrs))
 
 
 def with_operands(node: Node, operands: Iterable[Node]) -> Node:

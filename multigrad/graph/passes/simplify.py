@@ -255,13 +255,13 @@ def rebuild(
         if node not in new_nodes:
             new_nodes[node] = node
             if node.operands:
-                operands = tuple([new_nodes[each] for each in node.operands])
+                operands = tuple(map(new_nodes.__getitem__, node.operands))
                 candidate = node if operands == node.operands else with_operands(node, operands)
                 new_nodes[node] = change(candidate)
         if node in graph.locations:
             # The first location wins, where several nodes became one.
             locations.setdefault(new_nodes[node], graph.locations[node])
-    outputs = tuple([new_nodes[node] for node in graph.outputs])
+    outputs = tuple(map(new_nodes.__getitem__, graph.outputs))
     if outputs == graph.outputs and not graph.origin:
         return graph
     return Graph(graph.name, graph.inputs, outputs, locations)
