@@ -22,23 +22,23 @@ from typing import Any
 
 from ..backend.contract import Backend
 from ..backend.emitted import Body, Prepared
-from ..backend.rows import disabled
+from ..backend.rows import FastKernels, disabled
 from ..errors import UnsupportedOp
 from ..graph import ops
 from ..graph.ir.graph import ArrayValue, Graph, Location, Node, count_uses, make_node
-from ..graph.ir.types import BOOL, UNKNOWN, T, is_float
+from ..graph.ir.types import BOOL, UNKNOWN, WHOLE, T, is_float
 from ..graph.ops.results import OWNING
 from ..graph.passes.simplify import is_elementwise, rebuild, scalar_function, symbol_function
 from ..graph.support.class_bases import cached_property
 from ..graph.support.provided import NEEDS_ENGINE, provided
 from .function_graph import PACK, UNPACK
-from .patterns import apply_patterns
 
 # Binding strength of infix symbols, weakest first; comparisons do not chain, so they get
 # parentheses.
 PRECEDENCE = {"|": 2, "^": 3, "&": 4, "+": 5, "-": 5, "*": 6, "/": 6}
 COMPARISON, UNARY, ATOM = 1, 7, 9
 TEXT = operator.itemgetter(0)  # of a node that is expressed
+DTYPE = operator.attrgetter("type.dtype")
 DEEPEST = 24  # nested calls beyond this are given a name, for the reader and for the parser
 
 
@@ -115,6 +115,29 @@ def emit_body(
     if emission.selects:
         graph = rebuild(graph, by_mask)
     return Writer(graph, emission, fast, prepared, places).write(elementwise)
+
+
+def apply_patterns(graph: Graph, fast: FastKernels, off: frozenset[str]) -> Graph:
+    """Return the graph with a backend's own kernels, except for the rows that are off."""
+    # Before rewrites of single nodes, which would hide what they look for.
+    for row in fast.patterns:
+        if row.rewrite_graph is not None and row.name not in off:
+            graph = row.rewrite_graph(graph)
+
+    if fast.by_op.keys().isdisjoint(graph.ops):
+        return graph
+
+    def change(node: Node) -> Node:
+        rows = fast.by_op.get(node.op, ())
+        if rows and not {*map(DTYPE, (node, *node.operands))}.isdisjoint(WHOLE):
+            return node  # they are written for floats and bools
+        for name, rewrite in rows:
+            replacement = None if name in off else rewrite(node)
+            if replacement is not None:
+                return replacement
+        return node
+
+    return rebuild(graph, change)
 
 
 def by_mask(node: Node) -> Node:

@@ -1,4 +1,4 @@
-"""Fast kernels: how a graph gets them, and `without`, which turns them off."""
+"""Fast kernels are turned off: `without`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..backend.discovery import entry_points, load_backend, loaded
-from ..backend.rows import DISABLED, FastKernels, Pattern
+from ..backend.rows import DISABLED, Pattern
 from ..errors import MultigradError, suggest
-from ..graph.ir.graph import Graph, Node
-from ..graph.ir.types import WHOLE
-from ..graph.passes.simplify import rebuild
 from ..graph.support.threads import set_within
 
 
@@ -49,26 +46,3 @@ def without(*names: str) -> Iterator[None]:
 def all_patterns() -> dict[str, Pattern]:
     """Return the rows of all loaded backends by name."""
     return {row.name: row for backend in loaded() for row in backend.kernels.fast.patterns}
-
-
-def apply_patterns(graph: Graph, fast: FastKernels, off: frozenset[str]) -> Graph:
-    """Return the graph with a backend's own kernels, except for the rows that are off."""
-    # Before rewrites of single nodes, which would hide what they look for.
-    for row in fast.patterns:
-        if row.rewrite_graph is not None and row.name not in off:
-            graph = row.rewrite_graph(graph)
-
-    if fast.by_op.keys().isdisjoint(graph.ops):
-        return graph
-
-    def change(node: Node) -> Node:
-        rows = fast.by_op.get(node.op, ())
-        if rows and not {each.type.dtype for each in (node, *node.operands)}.isdisjoint(WHOLE):
-            return node  # they are written for floats and bools
-        for name, rewrite in rows:
-            replacement = None if name in off else rewrite(node)
-            if replacement is not None:
-                return replacement
-        return node
-
-    return rebuild(graph, change)

@@ -23,9 +23,9 @@ from ...backend.features import Ejection
 from ...backend.rows import FastKernels, disabled
 from ...errors import UnsupportedOp
 from ...graph import ops
+from ...lowering.emit import apply_patterns
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.lower import lower_graphs
-from ...lowering.patterns import apply_patterns
 from .expressions import literal
 from .statements import WIDEST
 from .tree_shaking import Shaker

@@ -22,9 +22,9 @@ from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T
 from multigrad.graph.passes.simplify import substitute
 from multigrad.graph.support.params import WHOLE, CannotFuseError, KernelLayout, NothingToFuseError
+from multigrad.lowering.emit import apply_patterns
 from multigrad.lowering.function_graph import PACK, without_packing
 from multigrad.lowering.kernel_code.kernels import Kernel, write_kernel
-from multigrad.lowering.patterns import apply_patterns
 
 from ...kernels.fast import FAST
 from ...kernels.masks import unpack
