@@ -78,6 +78,12 @@ def substitute() -> None:
         torch.compiler.substitute_in_graph(params.show)(show_concrete)
 
 
+@dynamo.at_import
+def register_draws() -> None:
+    """Register the operators of draws: a program that holds some is loaded without a trace."""
+    import_module("multigrad_torch.kernels.random")
+
+
 # --- between graphs -------------------------------------------------------------------------------
 @dynamo.disable
 def apply_activation(
