@@ -236,18 +236,14 @@ _NEEDS = {"Activation": "torch", "keras": "keras"}
 
 
 def _load(name: str) -> Any:
-    from importlib import import_module
-
-    from .graph.support.threads import collector_paused
+    from .graph.support.threads import load_module
 
     if name in _ROOMS:
-        with collector_paused():
-            return _with_door(import_module(f".{_ROOMS[name]}", __name__), name)
+        return _with_door(load_module(f"{__name__}.{_ROOMS[name]}"), name)
     if name == "__version__":
         return _read_version()
     if name in _MODULES:
-        with collector_paused():
-            return import_module(f".{_MODULES[name]}", __name__)
+        return load_module(f"{__name__}.{_MODULES[name]}")
     from .graph.support.lazy_modules import missing_name_error
 
     raise missing_name_error(__name__, name, _list_names())

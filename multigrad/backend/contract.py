@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field, fields
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..graph import random
 from ..graph.ir.op import Op
 from ..graph.support.records import record
+from ..graph.support.threads import load_module
 from .emitted import Emitted, Function, Source, Vjp
 from .rows import FastKernels
 
@@ -415,7 +415,7 @@ def late(place: str) -> Any:
 
 def load_group(place: str) -> Any:
     module, _, name = place.partition(":")
-    group = getattr(import_module(module), name)
+    group = getattr(load_module(module), name)
     return group() if isinstance(group, type) else group
 
 

@@ -12,13 +12,14 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, resolve_name, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ...errors import UnsupportedOp, closest
 from .provided import NEEDS_ENGINE
+from .threads import load_module
 
 Getter = Callable[[str], Any]
 Lister = Callable[[], list[str]]
@@ -50,7 +51,7 @@ def lazy_names(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Gett
     files = {name: file for file, file_names in names.items() for name in file_names}
 
     def load(name: str) -> Any:
-        value = getattr(import_module(f".{files[name]}", package), name)
+        value = getattr(load_module(resolve_name(f".{files[name]}", package)), name)
         # Later look-ups find the value in the module.
         setattr(sys.modules[package], name, value)
         return value
@@ -129,7 +130,7 @@ def late_value(place: str) -> Callable[[], Any]:
 
     def load() -> Any:
         try:
-            return getattr(import_module(module), name)
+            return getattr(load_module(module), name)
         except ModuleNotFoundError as error:
             if not f"{module}.".startswith(f"{error.name}."):
                 raise

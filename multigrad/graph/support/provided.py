@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import ParamSpec, TypeVar
+
+from .threads import load_module
 
 NEEDS_ENGINE = (
     "needs multigrad's engine, which this installation leaves out: install multigrad-rules whole"
@@ -45,7 +46,7 @@ def provided(plain: Callable[P, R]) -> Callable[P, R]:
         nonlocal found
         if found is None:  # once: compilers that trace Python can trace no import
             module, _, name = providers.get(place, "").partition(":")
-            found = getattr(import_module(module), name) if module else plain
+            found = getattr(load_module(module), name) if module else plain
         return found(*args, **kwargs)
 
     return call

@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib import _bootstrap
+from importlib import _bootstrap, import_module
+from types import ModuleType
 from typing import Any, TypeVar
 
 # Tells things of all kinds apart, also from those that are gone; a number is taken without a lock.
@@ -230,3 +231,13 @@ def collector_paused() -> Iterator[None]:
                     gc.freeze()
                     gc.unfreeze()
                 gc.enable()
+
+
+def load_module(name: str) -> ModuleType:
+    """Return a module of ours, imported with the collector paused: while many objects are made, it
+    would look through all that the frameworks hold.
+    """
+    if name in sys.modules:
+        return import_module(name)  # which waits for another thread's import of it
+    with collector_paused():
+        return import_module(name)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ...backend.compiler_events import tell_registered
 from ...errors import RuleError, RuleTypeError, RuleValueError, closest
 from ...graph.support.lazy_modules import imported_module, late_function
 from ...graph.support.provided import provided
-from ...graph.support.threads import SERIALS, collector_paused, make_lock
+from ...graph.support.threads import SERIALS, load_module, make_lock
 from ...trace.active_rules import meant, note_renamed
 from ...trace.lookups import NUMBERS, Lookup, note_lookup
 
@@ -114,9 +113,7 @@ def load_library(name: str = ".") -> None:
     rooms = [*others, peers] if "." in name else others
     for room in [ROOM_OF[name]] if name in ROOM_OF else rooms:
         if imported_module(room) is None:
-            # Another thread waits here until it is complete.
-            with collector_paused():
-                import_module(room)
+            load_module(room)  # another thread waits here until it is complete
             # Its own rules call register: they find it half imported.
             if imported_module(room) is None:
                 return
