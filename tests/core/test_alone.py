@@ -5,12 +5,15 @@ imports nothing else.
 from __future__ import annotations
 
 import ast
+import os
+import sys
 from collections.abc import Iterator
 from importlib.util import resolve_name
 from typing import Any
 
 import pytest
 
+from ..harness import fresh
 from ..support.sampling import WHOLE
 from . import alone
 
@@ -27,6 +30,49 @@ def test_the_tests_of_the_core_pass_without_the_rest(backend: Any) -> None:
     words = () if WHOLE or backend.name == "numpy" else FEW
     code, _ = alone.run(backend.name, alone.core_modules(backend.name), words)
     assert code == 0, f"python -m tests.core.alone {backend.name} tells more"
+
+
+DAILY = """
+import {framework}
+import sys
+import numpy as np
+import multigrad as xg
+from tests.core.frameworks import BACKENDS
+
+@xg.register("window")
+def window(ctx, grad_out, tin, width: float = 1.0):
+    return grad_out * (1.0 - abs(tin) / width)
+
+x = np.array([0.5, -2.0], np.float32)
+for rule in ("window", "triangular"):
+    with xg.use(rule, {{"width": 4.0}}):
+        BACKENDS[{backend!r}].gradient(xg.activation("Heaviside"), x)
+    BACKENDS[{backend!r}].gradient(xg.activation("ReLU", rule), x)
+print(*[name for name in sys.modules if name.startswith("multigrad")])
+"""
+
+
+def test_rules_of_operators_and_of_the_library_load_the_core_alone(backend: Any) -> None:
+    code = DAILY.format(framework=backend.name, backend=backend.name)
+    paths = [str(alone.ROOT), *sys.path]  # of the framework that runs here, and of these tests
+    words = ["-c", f"import sys; sys.path[:] = {paths}\n{code}"]
+    unproven = {**os.environ, "MULTIGRAD_PROVE": ""}  # as users have it; the tests prove each call
+    done = fresh.run(words, [backend.name], env=unproven)
+    loaded = {name for name in done.stdout.split() if is_of(backend.name, name)}
+    assert done.returncode == 0, done.stderr
+    assert loaded - known(backend.name) == set()
+
+
+def is_of(backend: str, module: str) -> bool:
+    """Return whether a module is one that a backend's calls may load, and not another backend's."""
+    return module.partition(".")[0] in ("multigrad", f"multigrad_{backend}")
+
+
+def known(*backends: str) -> set[str]:
+    """Return the modules of the core with some backends, and the packages that hold them."""
+    core = {name for backend in backends for name in alone.core_modules(backend)}
+    parts = [name.split(".") for name in core]
+    return {".".join(part[:i]) for part in parts for i in range(1, len(part) + 1)} | {alone.JOINTS}
 
 
 def imports_of(module: str, node: ast.AST) -> Iterator[tuple[int, str]]:
@@ -49,14 +95,11 @@ def imports_of(module: str, node: ast.AST) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.anywhere
 def test_the_core_imports_the_core_alone() -> None:
-    core = {name for backend in alone.BACKENDS for name in alone.core_modules(backend)}
-    packages = {name.rpartition(".")[0] for name in core}  # those that only hold others
-    for package in [*packages]:
-        packages |= {package.rsplit(".", i)[0] for i in range(package.count(".") + 1)}
+    core = known(*alone.BACKENDS)
     arrows = [
         f"{module}:{line} imports {other}"
-        for module in sorted(core)
+        for module in sorted(core - {alone.JOINTS})
         for line, other in imports_of(module, ast.parse(MODULES[module].read_text("utf-8")))
-        if other not in core | packages | {alone.JOINTS}
+        if other not in core
     ]
     assert arrows == []
