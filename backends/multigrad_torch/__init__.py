@@ -39,7 +39,7 @@ backend = Backend(
     tensors=Tensors(
         write=torch.Tensor.copy_,
         unwritable=host.say_unwritable,
-        keep=late_function("multigrad_torch.attach.isolation:keep"),
+        keep=late_function("multigrad_torch.attach.restored_tensors:keep"),
         types=(torch.Tensor,),
         dtype=host.dtype,
         to_numpy=host.to_numpy,
@@ -89,7 +89,7 @@ backend = Backend(
             of=late_function("multigrad_torch.dialect.types:casts_op"),
         ),
         notes_shapes=True,
-        isolate=late_function("multigrad_torch.attach.isolation:isolate"),
+        isolate=state.isolate,
     ),
     draws=late("multigrad_torch.kernels.random:DRAWS"),
     compiler=Compiler(

@@ -22,6 +22,7 @@ from torch.overrides import _pop_mode, _push_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from multigrad.backend.contract import Group
+from multigrad.graph.support.lazy_modules import late_function
 from multigrad.graph.support.provided import provided
 
 from .versions import DTENSORS, hashable_keys, top_hooks
@@ -210,6 +211,37 @@ def without_modes() -> Iterator[None]:
         finally:
             for mode in reversed(modes):
                 _push_mode(mode)
+
+
+def as_it_is(saved: Tensor) -> Tensor:
+    return saved
+
+
+replaying = late_function("multigrad_torch.attach.replayed_draws:Replaying")
+
+
+def isolate(run: Callable[[], Any], is_random: bool) -> Any:
+    """Return the result of a function that runs outside every mode, transform and hook, under
+    torch's defaults, for a proof; put torch's own state back.
+    """
+    # The run may draw, and must not shift the program's own draws.
+    state = torch.get_rng_state()
+    is_grad_enabled, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    with ExitStack() as stack:
+        stack.enter_context(without_modes())
+        stack.enter_context(without_autocast())
+        if top_hooks(True) is not None:  # checkpointed regions count what their hooks are given
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        if is_random:
+            stack.enter_context(replaying())
+        try:
+            return run()
+        finally:
+            torch.set_rng_state(state)
+            torch.set_grad_enabled(is_grad_enabled)
+            torch.set_default_dtype(dtype)
 
 
 class Drawn(threading.local):

@@ -25,7 +25,7 @@ from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules, in_force
 from multigrad.trace.active_rules import Noted
 
-from ..state import DRAWN
+from ..state import DRAWN, as_it_is
 from ..versions import top_hooks
 
 Tensor: TypeAlias = torch.Tensor
@@ -173,10 +173,6 @@ class RunAgain:
             for enter in (*self.acted.values(), *reversed(self.modes.values())):
                 stack.enter_context(enter())
             return self.function(*args, **kwargs)
-
-
-def as_it_is(saved: Tensor) -> Tensor:
-    return saved
 
 
 READER = Reader(may_run_again, call_noted)

@@ -14,7 +14,7 @@ from multigrad.models.layer_memory import MASKS, WHOLE, Residual, new_residual
 
 from ..attach import host
 from ..attach.kept_tensors import Sizes, memory_of
-from ..compile.checkpoint_regions import as_it_is
+from ..state import as_it_is
 
 Tensor: TypeAlias = torch.Tensor
 

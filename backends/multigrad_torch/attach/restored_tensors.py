@@ -1,49 +1,18 @@
-"""Isolated runs, for a proof: what is around them has no effect on them, nor they on the program.
-
-`isolate` runs the user's code outside every mode, transform and hook, and puts torch's own state
-back; `keep` puts back a tensor that the code may change.
-"""
+"""Tensors that are put back into the state that they had before a run of the user's code."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, TypeAlias
+from contextlib import contextmanager
+from typing import TypeAlias
 
 import torch
 
-from multigrad.graph.support.lazy_modules import late_function
-
-from ..compile.checkpoint_regions import as_it_is, top_hooks
-from ..state import KINDS, is_memory, without_autocast, without_modes
+from ..state import KINDS, is_memory, without_modes
 
 Tensor: TypeAlias = torch.Tensor
-replaying = late_function("multigrad_torch.attach.replayed_draws:Replaying")
 
 
-def isolate(run: Callable[[], Any], is_random: bool) -> Any:
-    """Return the result of a function that runs eagerly under torch's defaults; restore torch."""
-    # The run may draw, and must not shift the program's own draws.
-    state = torch.get_rng_state()
-    is_grad_enabled, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
-    with ExitStack() as stack:
-        stack.enter_context(without_modes())
-        stack.enter_context(without_autocast())
-        if top_hooks(True) is not None:  # checkpointed regions count what their hooks are given
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is))
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        if is_random:
-            stack.enter_context(replaying())
-        try:
-            return run()
-        finally:
-            torch.set_rng_state(state)
-            torch.set_grad_enabled(is_grad_enabled)
-            torch.set_default_dtype(dtype)
-
-
-# --- tensors that are restored --------------------------------------------------------------------
 def keep(x: Tensor, whole: bool) -> Callable[[], str] | None:
     """Return a function that restores a tensor to its present state and describes any change, "" if
     there is none. None for a tensor of another kind, or without memory of its own.
