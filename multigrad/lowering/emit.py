@@ -42,7 +42,7 @@ DTYPE = operator.attrgetter("type.dtype")
 DEEPEST = 24  # nested calls beyond this are given a name, for the reader and for the parser
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Emission:
     """The state of an emission for one backend: the names bound so far.
 
