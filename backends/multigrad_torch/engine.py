@@ -20,6 +20,7 @@ provide(
             f"{HERE}.compile.compile:{name}": f"{HERE}.compile.function_calls:{name}"
             for name in ("class_for_open", "find_function", "require_watch")
         },
+        f"{HERE}.state:replaying": f"{HERE}.attach.replayed_draws:Replaying",
         f"{HERE}.state:ranks_of": f"{HERE}.distributed:ranks_of",
     }
 )

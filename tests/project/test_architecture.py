@@ -54,7 +54,7 @@ LATE = {
     *(f"multigrad.rules.model.{name}" for name in ("lookup", "rule", "rule_names")),
     "multigrad.lowering.reference.backend",
     *("multigrad_torch", "multigrad_jax", "multigrad_tensorflow"),
-    *(f"multigrad_torch.attach.{name}" for name in ("fusing.dispatch", "isolation")),
+    "multigrad_torch.attach.fusing.dispatch",
     *(f"multigrad_{each}.features" for each in ("torch", "jax", "tensorflow")),
     "multigrad_torch.kernels.fast",
 }
