@@ -29,10 +29,10 @@ Tensor = Any
 
 
 # --- normalizations -------------------------------------------------------------------------------
-def last_axes(normalized_shape: Sequence[int], x: Tensor) -> list[int]:
+def last_axes(normalized_shape: Sequence[int], x: Tensor) -> tuple[int, ...]:
     """Return the last axes of x, which must have a given shape."""
     shape = [operator.index(n) for n in normalized_shape]
-    axes = [*range(-len(shape), 0)]
+    axes = tuple(range(-len(shape), 0))
     if [length(x, axis) for axis in axes] != shape:
         raise TypeError(f"it normalizes over {shape}, which is not how the shape ends")
     return axes
@@ -158,10 +158,6 @@ def each_axis(given: Any, axes: int, of: Callable[[Any], Any]) -> list[Any] | No
     return [of(n) for n in (numbers * axes if len(numbers) == 1 else numbers)]
 
 
-def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
-    return interpolate(input, size, scale_factor, "bilinear", align_corners=True)
-
-
 LOSSES = TORCH.called(
     {
         __name__: """
@@ -186,8 +182,7 @@ ALIASES: dict[Any, Any] = {
         {
             __name__: """
                 layer_norm: F.layer_norm layer_norm; rms_norm: F.rms_norm rms_norm;
-                interpolate: F.interpolate F.upsample F.upsample_nearest;
-                F.upsample_bilinear
+                F.interpolate
             """,
         }
     ),

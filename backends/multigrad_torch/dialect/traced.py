@@ -271,9 +271,11 @@ def select_scatter(input: Tensor, src: Any, dim: int, index: int) -> Tensor:
 
 def index(input: Tensor, indices: Sequence[Any]) -> Tensor:
     symbol = next(x for x in (input, *indices) if isinstance(x, Value))
-    return as_tensor(input, symbol)[
-        tuple(slice(None) if each is None else each for each in indices)
-    ]
+    return as_tensor(input, symbol)[whole_if_none(indices)]
+
+
+def whole_if_none(indices: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(slice(None) if each is None else each for each in indices)
 
 
 def index_put(
@@ -281,7 +283,7 @@ def index_put(
 ) -> Tensor:
     symbol = next(x for x in (input, values, *indices) if isinstance(x, Value))
     x = as_tensor(input, symbol)
-    items: Any = tuple(slice(None) if each is None else each for each in indices)
+    items: Any = whole_if_none(indices)
     if accumulate:
         items = tuple(
             each if isinstance(each, slice) else as_tensor(each, symbol) for each in items

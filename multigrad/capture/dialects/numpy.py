@@ -16,7 +16,7 @@ from ...trace import trace
 from ...trace.trace import Value
 from ...trace.xp import all as xp
 from ..dialect import Classes, Dialect, Habits, Names, Tensors, register_dialect
-from ..meanings import arrays, complexes, composites, matrices, parts, places, reductions
+from ..meanings import arrays, complexes, composites, layers, matrices, parts, places, reductions
 from ..name_tables import AliasesAndMore, Handler, Library, common, named
 from ..symbols import own_dtype
 from ..values import attributes, methods
@@ -64,8 +64,7 @@ def average(a: Tensor, axis: Any = None, weights: Any = None, *, keepdims: bool 
     if weights is None:
         return xp.mean(a, axis, keepdims)
     if axis is not None and parts.rank(weights) == 1 and parts.rank(a) > 1:
-        axes_after = parts.rank(a) - 1 - axis % parts.rank(a)
-        weights = xp.reshape(weights, (-1, *(1,) * axes_after))
+        weights = layers.channels(weights, a, axis)
     shares = xp.broadcast_to(weights, a)
     # Integers are multiplied in floats.
     shares = xp.divide(shares, 1) if own_dtype(a) in (BOOL, *WHOLE) else shares

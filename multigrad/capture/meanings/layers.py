@@ -24,7 +24,7 @@ import numpy as np
 from ...graph.ir.types import INT64
 from ...trace.trace import cast, lift
 from ...trace.xp import all as xp
-from .parts import cut, length, rank, shape_of
+from .parts import cut, length, padded, rank, shape_of
 
 Tensor = Any
 Ints = tuple[int, ...]
@@ -58,11 +58,7 @@ def same_border(x: Tensor, sizes: Ints, strides: Ints, dilations: Ints) -> Pairs
 
 def bordered(x: Tensor, pairs: Pairs, fill: float = 0.0) -> Tensor:
     """Return x with a border; a negative width cuts elements off."""
-    if any(width < 0 for pair in pairs for width in pair):
-        cuts = tuple(slice(max(-before, 0), -max(-after, 0) or None) for before, after in pairs)
-        x = xp.getitem(x, (..., *cuts))
-        pairs = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
-    return xp.pad(x, pairs, fill) if any(map(any, pairs)) else x
+    return padded(x, pairs, fill=fill) if any(map(any, pairs)) else x
 
 
 # --- convolutions ---------------------------------------------------------------------------------
@@ -87,14 +83,8 @@ def convolution(
         border = same_border(x, lengths(kernels, len(strides)), strides, dilations)
     elif isinstance(border, str):
         raise TypeError(f"a convolution with padding {border!r}; 'same' and 'valid' are known")
-    padded = bordered(x, border)
-    return biased(xp.conv(padded, kernels, strides, dilations, groups), bias)
-
-
-def biased(x: Tensor, bias: Any) -> Tensor:
-    if bias is None:
-        return x
-    return xp.add(x, xp.reshape(bias, (-1, *(1,) * (rank(x) - 2))))
+    result = xp.conv(bordered(x, border), kernels, strides, dilations, groups)
+    return scaled_and_shifted(result, None, channels(bias, result))
 
 
 def transposed(
@@ -128,7 +118,8 @@ def transposed(
     like = xp.tile(xp.zeros_like(corner), (1, channel_count, *lengths_of_result))
     steps = {"strides": strides, "dilations": dilations}
     result = xp.conv_left(x, kernels, like, **steps, groups=groups)
-    return biased(bordered(result, tuple((-before, -after) for before, after in border)), bias)
+    result = bordered(result, tuple((-before, -after) for before, after in border))
+    return scaled_and_shifted(result, None, channels(bias, result))
 
 
 def spread(x: Tensor, steps: Ints) -> Tensor:
@@ -406,12 +397,12 @@ def channels(values: Any, x: Tensor, axis: int = 1) -> Any:
     return xp.reshape(values, (-1, *(1,) * axes_after)) if axes_after else values
 
 
-def layer_norm(x: Tensor, axes: Sequence[int], scale: Any, shift: Any, eps: float) -> Tensor:
-    return scaled_and_shifted(xp.standardize(x, tuple(axes), eps), scale, shift)
+def layer_norm(x: Tensor, axes: Any, scale: Any, shift: Any, eps: float) -> Tensor:
+    return scaled_and_shifted(xp.standardize(x, axes, eps), scale, shift)
 
 
-def rms_norm(x: Tensor, axes: Sequence[int], scale: Any, eps: Any) -> Tensor:
-    mean = xp.mean(xp.square(x), tuple(axes), keepdims=True)
+def rms_norm(x: Tensor, axes: Any, scale: Any, eps: Any) -> Tensor:
+    mean = xp.mean(xp.square(x), axes, keepdims=True)
     return scaled_and_shifted(xp.multiply(x, xp.rsqrt(xp.add(mean, eps))), scale, None)
 
 

@@ -480,14 +480,13 @@ def padded(
     """
     if isinstance(fill, Value):
         raise TypeError("pad by a number that is not known; use xp.concatenate")
-    widths = [(operator.index(before), operator.index(after)) for before, after in pairs]
-    for i, (before, after) in enumerate(widths):
-        axis = i - len(widths)
-        if before < 0 or after < 0:
-            x = at(x, axis, slice(max(-before, 0), -max(-after, 0) or None))
-            widths[i] = max(before, 0), max(after, 0)
-        if mode != "constant" and widths[i] != (0, 0):
-            x = bordered(x, axis, *widths[i], mode)
+    widths = tuple((operator.index(before), operator.index(after)) for before, after in pairs)
+    if any(width < 0 for pair in widths for width in pair):
+        cuts = (slice(max(-before, 0), -max(-after, 0) or None) for before, after in widths)
+        x = xp.getitem(x, (..., *cuts))
+        widths = tuple((max(before, 0), max(after, 0)) for before, after in widths)
     if mode == "constant":
-        return xp.pad(x, tuple(widths), fill)
+        return xp.pad(x, widths, fill)
+    for axis, pair in enumerate(widths, -len(widths)):
+        x = bordered(x, axis, *pair, mode) if any(pair) else x
     return x

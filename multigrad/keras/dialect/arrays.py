@@ -221,8 +221,7 @@ def rms_normalization(
     x: Tensor, scale: Any = None, axis: Any = -1, epsilon: float | None = None
 ) -> Tensor:
     eps = keras.config.epsilon() if epsilon is None else epsilon
-    mean = xp.mean(xp.square(x), axis, keepdims=True)
-    return layers.scaled_and_shifted(xp.multiply(x, xp.rsqrt(xp.add(mean, eps))), scale, None)
+    return layers.rms_norm(x, axis, scale, eps)
 
 
 def layer_normalization(
@@ -235,7 +234,7 @@ def layer_normalization(
     if axis not in (-1, [-1], (-1,)) and not (gamma is None and beta is None):
         raise TypeError("layer_normalization with gamma or beta along other axes than the last")
     eps = keras.config.epsilon() if epsilon is None else epsilon
-    return layers.scaled_and_shifted(xp.standardize(x, axis, eps), gamma, beta)
+    return layers.layer_norm(x, axis, gamma, beta, eps)
 
 
 def pad(x: Tensor, pad_width: Any, mode: str = "constant", constant_values: Any = None) -> Tensor:
