@@ -90,6 +90,7 @@ def run(
         copy_core(folder, backend, core)
         environment = {**os.environ, "PYTHONPATH": f"{folder}:{folder / 'backends'}"}
         environment |= {"MULTIGRAD_CACHE": "off", "TF_CPP_MIN_LOG_LEVEL": "2"}
+        environment["MULTIGRAD_PROVE"] = ""  # as users have it: the core has the small proof alone
         if lend or stub:
             environment |= {
                 WHOLE: str(ROOT),

@@ -20,10 +20,7 @@ from . import alone
 MODULES = alone.modules_in(alone.ROOT)
 # Before a merge; a framework's other tests of the core run alone each week.
 FEW = ("-k", "test_rules or test_transforms")
-pytestmark = [
-    pytest.mark.always,
-    pytest.mark.skipif(not MODULES, reason="the tests run beside an installed package"),
-]
+pytestmark = pytest.mark.skipif(not MODULES, reason="the tests run beside an installed package")
 
 
 def test_the_tests_of_the_core_pass_without_the_rest(backend: Any) -> None:
