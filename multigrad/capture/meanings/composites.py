@@ -230,8 +230,6 @@ def logit(x: Tensor, eps: float | None = None) -> Tensor:
     if eps is None:
         return xp.logit(x)
     limited = xp.clip(x, eps, 1.0 - eps)
-    if eps:
-        return xp.logit(limited)
     outside = xp.not_equal(x, limited) & ~xp.isnan(x)  # where no gradient meets an infinite slope
     return xp.where(
         outside, xp.logit(xp.stop_gradient(limited)), xp.logit(xp.where(outside, 0.5, x))

@@ -118,9 +118,9 @@ def gelu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, approximate: bool) -> Cotangen
     return (ct * (cdf + x * pdf),)
 
 
-RELU = function("relu", relu, "ct * xp.greater(x, 0)", "max(x, 0).", integer=True)
+RELU = function("relu", relu, "xp.where(xp.greater(x, 0), ct, 0.0)", "max(x, 0).", integer=True)
 RELU6 = composite(
-    relu6, "ct * (xp.greater(x, 0) & xp.less(x, 6))", "min(max(x, 0), 6).", rounds=False
+    relu6, "xp.where(xp.greater(x, 0) & xp.less(x, 6), ct, 0.0)", "min(max(x, 0), 6).", rounds=False
 )
 LEAKY_RELU = composite(
     leaky_relu,
@@ -238,33 +238,33 @@ TANH_SHRINK = composite(tanh_shrink, "ct * xp.square(xp.tanh(x))", "x - tanh(x).
 LAMBD = number(0.5, 2.0, 0.0)
 SOFT_SHRINK = composite(
     soft_shrink,
-    "ct * xp.greater(xp.abs(x), lambd)",
+    "xp.where(xp.greater(xp.abs(x), lambd), ct, 0.0)",
     "x moved by lambd towards zero, zero within lambd of it.",
     lambd=LAMBD,
 )
 HARD_SHRINK = composite(
     hard_shrink,
-    "ct * xp.greater(xp.abs(x), lambd)",
+    "xp.where(xp.greater(xp.abs(x), lambd), ct, 0.0)",
     "x, but zero within lambd of zero.",
     lambd=LAMBD,
 )
 THRESHOLD = composite(
     threshold,
-    "ct * xp.greater(x, threshold)",
+    "xp.where(xp.greater(x, threshold), ct, 0.0)",
     "x above the threshold, else the default; NaN stays.",
     threshold=required(number(0.5, -1.0)),
     default=required(number(20.0, 0.0)),
 )
 HARD_TANH = composite(
     hard_tanh,
-    "ct * (xp.greater(x, min) & xp.less(x, max))",
+    "xp.where(xp.greater(x, min) & xp.less(x, max), ct, 0.0)",
     "x limited to [min, max]; the slope is zero at both.",
     min=number(-1.0, -2.0),
     max=number(1.0, 0.5),
     rounds=False,
 )
 HARD_SIGMOID = composite(
-    hard_sigmoid, "ct * (xp.less(xp.abs(x), 3.0) * (1 / 6))", "relu6(x + 3) / 6."
+    hard_sigmoid, "xp.where(xp.less(xp.abs(x), 3.0), ct * (1 / 6), 0.0)", "relu6(x + 3) / 6."
 )
 HARD_SILU = composite(hard_silu, hard_silu_vjp, "x hard_sigmoid(x).")
 HEAVISIDE = function("heaviside", heaviside, zero, "1 above zero, else 0.")

@@ -25,7 +25,7 @@ def clip_vjp(xp: Any, ct: Any, y: Any, x: Any, low: Any, high: Any) -> Cotangent
     is_inside = xp.greater_equal(x, low) & xp.less_equal(x, high)
     is_below = xp.less(x, low) & xp.less(low, high)
     is_above = xp.greater(x, high) | xp.less(high, low)
-    return ct * is_inside, ct * is_below, ct * is_above
+    return tuple(xp.where(each, ct, 0.0) for each in (is_inside, is_below, is_above))
 
 
 def clip_number(x: Number, low: Number, high: Number) -> Number:

@@ -32,6 +32,18 @@ RISING = np.linspace(-1, 1, C.size, dtype=np.float32)[None]
 INFINITE = array(np.inf, 1.0, -2.0, 0.5)
 BEYOND = array(-0.5, 0.25, 0.75, 2.0, np.nan)
 MATRICES = np.random.default_rng(0).normal(size=(2, 3, 3)).astype(np.float32)
+# An infinite slope of what follows meets the derivative 0 of these, which torch leaves out.
+LIMITING: list[Any] = [
+    lambda torch, x: torch.relu(x),
+    lambda torch, x: x.clamp(min=0.25),
+    lambda torch, x: x.clamp(-0.5, 0.0),
+    lambda torch, x: torch.nn.functional.relu6(x),
+    lambda torch, x: torch.nn.functional.hardtanh(x, 0.0, 1.0),
+    lambda torch, x: torch.nn.functional.hardsigmoid(9 * x),
+    lambda torch, x: torch.nn.functional.softshrink(x),
+    lambda torch, x: torch.nn.functional.hardshrink(x),
+    lambda torch, x: torch.nn.functional.threshold(x, 0.25, 0.0),
+]
 PAIRS = {
     "tensorflow": """
         maximum minimum math.divide_no_nan math.multiply_no_nan math.xdivy math.xlogy math.xlog1py
@@ -89,6 +101,7 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
         (lambda torch, y, x: torch.trapezoid(y, x), INFINITE, LOW[:4] * array(0, 1, 2, 3)),
         (lambda torch, x: torch.logit(x, 0.0), BEYOND),
         (lambda torch, x: torch.special.logit(x, 0.125), BEYOND),
+        *((lambda torch, x, f=f: torch.sqrt(f(torch, x).abs()), C) for f in LIMITING),
     ],
 }
 

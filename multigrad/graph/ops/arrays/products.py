@@ -199,6 +199,7 @@ WINDOWS = op(
     result=reshaped,
     degree=in_first,
     composed=True,
+    view="sometimes",
     shape_of=windows_shape,
     **SLIDING,
     doc="Windows that slide over the last axes: (..., *counts, *sizes).",
