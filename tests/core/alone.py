@@ -37,7 +37,7 @@ WHOLE = "MULTIGRAD_WHOLE"  # names the folder that lends modules to the core
 REPORT = "MULTIGRAD_LENT"  # names the file that gets the lines that asked for them
 STUBS = "MULTIGRAD_STUBS"  # is set where what is imported is an error as it is used
 JOINTS = "multigrad.engine"
-THROUGH = "multigrad.graph.support.lazy_modules"
+THROUGH = tuple(f"multigrad.graph.support.{name}" for name in ("lazy_modules", "threads"))
 PROVIDED = "multigrad.graph.support.provided"
 
 
@@ -278,7 +278,7 @@ class Lender(MetaPathFinder):
     def note(self, name: str, names: Sequence[str], level: int) -> None:
         """Note which line of the core imports something that is not of the core."""
         frame = sys._getframe(2)
-        while frame.f_back and frame.f_globals.get("__name__") == THROUGH:
+        while frame.f_back and frame.f_globals.get("__name__") in THROUGH:
             frame = frame.f_back
         asking = str(frame.f_globals.get("__name__", ""))
         if asking not in self.core or asking == PROVIDED or f"{name}.engine" == JOINTS:
