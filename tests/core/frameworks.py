@@ -132,7 +132,8 @@ class JaxBackend(NumpyBackend):
         import jax
 
         gradient = jax.grad(lambda tin: f(tin).sum())
-        gradient = {"eager": lambda g: g, "compiled": jax.jit, "vmap": jax.vmap}[way](gradient)
+        transforms: dict[str, Any] = {"compiled": jax.jit, "vmap": jax.vmap}
+        gradient = transforms.get(way, lambda function: function)(gradient)
         with self.precision(x.dtype):
             return self.numpy(gradient(self.array(x)))
 
