@@ -42,8 +42,14 @@ from frameworks import BACKENDS
 def window(ctx, grad_out, tin, width: float = 1.0):
     return grad_out * (1.0 - abs(tin) / width)
 
+xp = xg.xp
+
+@xg.register("bump")
+def bump(ctx, grad_out, tin, width: float = 1.0):
+    return grad_out * xp.sum(xp.exp(-xp.abs(tin)) / width, axis=-1, keepdims=True)
+
 x = np.array([0.5, -2.0], np.float32)
-for rule in ("window", "triangular"):
+for rule in ("window", "bump", "triangular"):
     with xg.use(rule, {{"width": 4.0}}):
         BACKENDS[{backend!r}].gradient(xg.activation("Heaviside"), x)
     BACKENDS[{backend!r}].gradient(xg.activation("ReLU", rule), x)
@@ -51,7 +57,7 @@ print(*[name for name in sys.modules if name.startswith("multigrad")])
 """
 
 
-def test_rules_of_operators_and_of_the_library_load_the_core_alone(backend: Any) -> None:
+def test_rules_of_operators_of_xp_and_of_the_library_load_the_core_alone(backend: Any) -> None:
     code = DAILY.format(framework=backend.name, backend=backend.name)
     paths = [str(alone.HERE), *sys.path]
     words = ["-c", f"import sys; sys.path[:] = {paths}\n{code}"]

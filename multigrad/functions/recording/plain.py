@@ -2,10 +2,11 @@
 
 Rules of the library are plain: they are written with `xg.xp` and operators, and their graphs were
 proven before the release. So is a rule that does arithmetic alone, as its bytecode says: it reads
-nothing besides its arguments, changes nothing, branches on nothing, and no operator is known by a
-name that a library could take for something else.
+nothing besides its arguments and functions of `xg.xp`, changes nothing, branches on nothing, and no
+operator is known by a name that a library could take for something else.
 
     def w(ctx, grad_out, tin, width=1.0): return grad_out * (abs(tin) < width)     plain
+    def w(ctx, grad_out, tin): return grad_out * xp.exp(-tin)                      plain
     def w(ctx, grad_out, tin, width=1.0): return grad_out * (tin.abs() < WIDTH)    not: .abs, WIDTH
 
 All other code is the engine's (`record.py`), which guards what it reads and does.
@@ -21,6 +22,7 @@ from functools import cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from ...capture.dialects import xp
 from ...errors import GradientError, TraceError
 from ...graph.ir import questions
 from ...graph.ir.graph import Graph
@@ -31,6 +33,7 @@ from ...lowering.function_graph import FunctionGraph
 from ...trace.lookups import NAME, Telling, names_in, reading
 from ...trace.source import CODE, OWN, TENSORS, Reading
 from ...trace.trace import NeedsConcrete, Trace, constant, setting
+from ...trace.xp.all import CORE_NAMES
 from ...trace.xp.symbol import Symbol
 from ..calls.arguments import Layout, type_of
 from ..calls.capture_errors import NotCaptured, defined_at
@@ -41,9 +44,9 @@ from ..proof.shipped import is_of_library, own_code
 ONE_OUTPUT = optree.tree_structure(0)
 # What arithmetic on arguments compiles to, on the versions of Python that are supported.
 ARITHMETIC = re.compile(
-    "BINARY_OP|CACHE|CALL|COMPARE_OP|COPY|EXTENDED_ARG|LOAD_CONST|(LOAD|STORE)_FAST.*|LOAD_GLOBAL"
-    "|LOAD_SMALL_INT|NOP|NOT_TAKEN|POP_TOP|PRECALL|PUSH_NULL|RESUME|RETURN_(CONST|VALUE)|SWAP"
-    "|UNARY_(INVERT|NEGATIVE)"
+    "BINARY_OP|CACHE|CALL(_KW)?|COMPARE_OP|COPY|EXTENDED_ARG|KW_NAMES|LOAD_CONST"
+    "|(LOAD|STORE)_FAST.*|LOAD_GLOBAL|LOAD_SMALL_INT|NOP|NOT_TAKEN|POP_TOP|PRECALL|PUSH_NULL|RESUME"
+    "|RETURN_(CONST|VALUE)|SWAP|UNARY_(INVERT|NEGATIVE)"
 )
 
 
@@ -58,14 +61,29 @@ def _is_arithmetic(functions: tuple[Any, ...]) -> bool:
     function = functions[0]
     if len(functions) > 1 or type(function) is not FunctionType or "abs" in function.__globals__:
         return False
-    return not vars(function) and _does_arithmetic(function.__code__)
+    asked = _names_asked(function.__code__)
+    values = function.__globals__
+    return not vars(function) and asked is not None and all(values.get(n) is xp for n in asked)
 
 
 @cache
-def _does_arithmetic(code: CodeType) -> bool:
-    if set(code.co_names) - {"abs"} or code.co_freevars or code.co_cellvars:
-        return False
-    return all(ARITHMETIC.fullmatch(each.opname) for each in dis.get_instructions(code))
+def _names_asked(code: CodeType) -> frozenset[str] | None:
+    """Return the globals whose functions arithmetic calls by names of `xg.xp`; None if the code
+    does anything else.
+    """
+    if code.co_freevars or code.co_cellvars:
+        return None
+    asked, last = set(), None
+    for each in dis.get_instructions(code):
+        if each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            if last is None or each.argval not in CORE_NAMES:
+                return None
+            asked.add(last)
+        elif not ARITHMETIC.fullmatch(each.opname) or last is not None:
+            return None
+        is_name = each.opname == "LOAD_GLOBAL" and each.argval != "abs"
+        last = each.argval if is_name else None
+    return frozenset(asked)
 
 
 def capture_plain(recipe: Recipe, layout: Layout, facts: Mapping[str, Any]) -> Variant:
@@ -165,9 +183,10 @@ def call_plainly(function: Callable[..., Any], trace: Trace, /, *args: Any, **kw
     """Call a plain function in a trace."""
     code = function.__code__
     is_own = is_of_library(code)
-    reading = Reading((OWN,), CODE) if is_own else Reading((), TENSORS, is_open=True)
+    in_xp = is_own or set(code.co_names) - {"abs"}
+    reading = Reading((OWN,), CODE) if in_xp else Reading((), TENSORS, is_open=True)
     trace.source.codes |= _codes_of(function) if is_own else {code}
-    if is_own and set(code.co_names) - {"abs"}:
+    if set(code.co_names) - {"abs"}:
         trace.source.routes.setdefault(OWN, "")
     with setting(trace, reading=reading):
         return function(*args, **kwargs)
