@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multigrad.functions import code_proof
+from multigrad.functions import captures, code_proof
 from multigrad.graph.ir.graph import Graph
 
 Edit = Callable[[Graph], Graph]
@@ -19,15 +19,16 @@ def capturing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Change every graph that is captured from now on; that of a rule is a backward."""
 
     def start(forward: Edit | None = None, backward: Edit | None = None) -> None:
-        capture = code_proof.capture_function
+        def changing(capture: Callable[..., Any]) -> Callable[..., Any]:
+            def changed(*args: Any, **kwargs: Any) -> Any:
+                variant = capture(*args, **kwargs)
+                graphs, edits = variant.graphs, {"forward": forward, "backward": backward}
+                done = {k: edit(getattr(graphs, k)) for k, edit in edits.items() if edit}
+                return replace(variant, graphs=replace(graphs, **done))
 
-        def changed(*args: Any, **kwargs: Any) -> Any:
-            variant = capture(*args, **kwargs)
-            graphs = variant.graphs
-            edits = {"forward": forward, "backward": backward}
-            done = {k: edit(getattr(graphs, k)) for k, edit in edits.items() if edit is not None}
-            return replace(variant, graphs=replace(graphs, **done))
+            return changed
 
-        monkeypatch.setattr(code_proof, "capture_function", changed)
+        for home, name in ((code_proof, "capture_function"), (captures, "capture_plain")):
+            monkeypatch.setattr(home, name, changing(getattr(home, name)))
 
     return start
