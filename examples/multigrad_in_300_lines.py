@@ -162,7 +162,7 @@ def residuals(function: Function) -> dict[Node, str]:
     return {tin: "tin"}
 
 
-# --- Emission: lowering/emit.py, lowering/lower.py, multigrad_torch/attach/render.py. Beyond: vmap
+# --- Emission: lowering/emit.py, lowering/lower.py, multigrad_torch/core/attach/render.py. Beyond: vmap
 def emit(name: str, inputs: Mapping[Node, str], outputs: Sequence[Node]) -> str:
     """Return the source of a function of inputs, the first of which is a tensor like all others."""
     nodes = [node for node in walk(outputs, stop=inputs) if node not in inputs]

@@ -17,27 +17,51 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 # From now on a fork waits for what others import.
-from .graph.support import threads as _threads  # noqa: F401
-from .graph.support.lazy_modules import install_aliases as _install_aliases
+from .core.support import threads as _threads  # noqa: F401
+from .core.support.lazy_modules import install_aliases as _install_aliases
 
 # These are for type checkers; `_ROOMS` below says where each name is.
 if TYPE_CHECKING:
     from . import compat as compat
+    from . import estimators, schedule
     from . import keras as keras
     from . import testing as testing
     from .audit.audit import audit, check
     from .audit.doctor import doctor
     from .audit.gate import gate
     from .audit.same import same
-    from .backend.discovery import backends
-    from .capture import Capture
-    from .capture.dialects import xp
     from .compat import functional as functional
     from .compat import hook as hook
     from .compat import optax as optax
     from .compat import transforms
     from .compat import wrappers as wrappers
     from .compat.wrappers import Activation
+    from .core import xp
+    from .core.backend.discovery import backends
+    from .core.functions.capture import Capture
+    from .core.functions.function import Function
+    from .core.lowering.forwards import activations
+    from .core.rules.activation import activation
+    from .core.rules.context import use
+    from .core.rules.model.rule import Rule
+    from .core.rules.registry import compose, get, register, rules, unregister
+    from .core.rules.vjp import vjp
+    from .engine.functions.custom_gradient import custom_gradient, function
+    from .engine.functions.implicit.implicit import implicit
+    from .engine.functions.importers import (
+        convert,
+        from_autograd_function,
+        from_custom_jvp,
+        from_custom_vjp,
+        from_tf_custom_gradient,
+    )
+    from .engine.rules.gradients import apply_to_gradients
+    from .engine.rules.jit import jit
+    from .engine.rules.jvp import jvp
+    from .engine.rules.opaque import opaque
+    from .engine.rules.saving import from_dict, load, save
+    from .engine.rules.transpose import linear_transpose
+    from .engine.support.c_libraries import enable
     from .errors import (
         BackendNotFound,
         FormatError,
@@ -49,39 +73,15 @@ if TYPE_CHECKING:
         TraceError,
         UnsupportedOp,
     )
-    from .functions.custom_gradient import custom_gradient, function
-    from .functions.function import Function
-    from .functions.implicit import implicit
-    from .functions.importers import (
-        convert,
-        from_autograd_function,
-        from_custom_jvp,
-        from_custom_vjp,
-        from_tf_custom_gradient,
-    )
-    from .graph.support.c_libraries import enable
     from .look.export import export, load_operators
     from .look.figure import heatmap, plot
     from .look.memory import memory
     from .look.parity import parity
     from .look.source import lower, show, source
-    from .lowering.forwards import activations
     from .models import attribution
     from .models.attach import attach, quantize
     from .models.attribution import composites
     from .models.override import override
-    from .rules import estimators, schedule
-    from .rules.activation import activation
-    from .rules.context import use
-    from .rules.gradients import apply_to_gradients
-    from .rules.jit import jit
-    from .rules.jvp import jvp
-    from .rules.model.rule import Rule
-    from .rules.opaque import opaque
-    from .rules.registry import compose, get, register, rules, unregister
-    from .rules.saving import from_dict, load, save
-    from .rules.transpose import linear_transpose
-    from .rules.vjp import vjp
 
     __version__: str
 
@@ -161,36 +161,36 @@ _ROOMS = {
         "audit.doctor": "doctor",
         "audit.gate": "gate",
         "audit.same": "same",
-        "backend.discovery": "backends",
-        "capture": "Capture",
+        "core.backend.discovery": "backends",
+        "core.functions.capture": "Capture",
         "compat.wrappers": "Activation",
         "errors": "BackendNotFound FormatError GradientError MultigradError NativeRuleWarning "
         "RuleError StaleTraceError TraceError UnsupportedOp",
-        "graph.support.c_libraries": "enable",
-        "functions.custom_gradient": "custom_gradient function",
-        "functions.function": "Function",
-        "functions.implicit": "implicit",
-        "functions.importers": "convert from_autograd_function from_custom_jvp from_custom_vjp "
-        "from_tf_custom_gradient",
+        "engine.support.c_libraries": "enable",
+        "engine.functions.custom_gradient": "custom_gradient function",
+        "core.functions.function": "Function",
+        "engine.functions.implicit.implicit": "implicit",
+        "engine.functions.importers": "convert from_autograd_function from_custom_jvp "
+        "from_custom_vjp from_tf_custom_gradient",
         "look.export": "export load_operators",
         "look.memory": "memory",
         "look.parity": "parity",
         "look.figure": "heatmap plot",
         "look.source": "lower show source",
-        "lowering.forwards": "activations",
+        "core.lowering.forwards": "activations",
         "models.attach": "attach quantize",
         "models.override": "override",
-        "rules.opaque": "opaque",
-        "rules.context": "use",
-        "rules.activation": "activation",
-        "rules.gradients": "apply_to_gradients",
-        "rules.jit": "jit",
-        "rules.transpose": "linear_transpose",
-        "rules.jvp": "jvp",
-        "rules.vjp": "vjp",
-        "rules.model.rule": "Rule",
-        "rules.registry": "compose get register rules unregister",
-        "rules.saving": "from_dict load save",
+        "engine.rules.opaque": "opaque",
+        "core.rules.context": "use",
+        "core.rules.activation": "activation",
+        "engine.rules.gradients": "apply_to_gradients",
+        "engine.rules.jit": "jit",
+        "engine.rules.transpose": "linear_transpose",
+        "engine.rules.jvp": "jvp",
+        "core.rules.vjp": "vjp",
+        "core.rules.model.rule": "Rule",
+        "core.rules.registry": "compose get register rules unregister",
+        "engine.rules.saving": "from_dict load save",
     }.items()
     for name in names.split()
 }
@@ -200,20 +200,28 @@ _MODULES = {
     "cli": "command",
     "compat": "compat",
     "composites": "models.attribution.composites",
-    "context": "rules.context",
-    "estimators": "rules.estimators",
+    "context": "core.rules.context",
+    "estimators": "estimators",
     "functional": "compat.functional",
     "hook": "compat.hook",
     "keras": "keras",
     "optax": "compat.optax",
-    "registry": "rules.registry",
-    "schedule": "rules.schedule",
+    "registry": "core.rules.registry",
+    "schedule": "schedule",
     "testing": "testing",
     "transforms": "compat.transforms",
     "wrappers": "compat.wrappers",
-    "xp": "capture.dialects.xp",
+    "xp": "core.xp",
 }
-_install_aliases(__name__, _MODULES)
+# Where the modules lie that pickles of earlier releases name, and backends of other authors.
+_MOVED = {
+    "backend": ("backend", "core.backend", "engine.backend"),
+    "capture": ("engine.capture",),
+    "functions": ("core.functions", "engine.functions"),
+    "graph": ("core", "engine"),
+    "rules": ("core.rules", "engine.rules", ""),
+}
+_install_aliases(__name__, {**_MODULES, **_MOVED})
 if _find_spec(f"{__name__}.engine") is not None:  # the core does without it
     from . import engine as _engine  # noqa: F401
 # FreeGrad's names, and names that others replace: they work, but `dir` does not list them.
@@ -236,7 +244,7 @@ _NEEDS = {"Activation": "torch", "keras": "keras"}
 
 
 def _load(name: str) -> Any:
-    from .graph.support.threads import load_module
+    from .core.support.threads import load_module
 
     if name in _ROOMS:
         return _with_door(load_module(f"{__name__}.{_ROOMS[name]}"), name)
@@ -244,14 +252,14 @@ def _load(name: str) -> Any:
         return _read_version()
     if name in _MODULES:
         return load_module(f"{__name__}.{_MODULES[name]}")
-    from .graph.support.lazy_modules import missing_name_error
+    from .core.support.lazy_modules import missing_name_error
 
     raise missing_name_error(__name__, name, _list_names())
 
 
 def _with_door(room: ModuleType, name: str) -> Any:
     # Also in its room, by which it pickles; our own code has imported it as it is.
-    from .graph.support.tracebacks import door
+    from .core.support.tracebacks import door
 
     value = getattr(room, name)
     if isinstance(value, FunctionType) and name != "vjp":  # which has one inside

@@ -35,7 +35,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.rules.model.rule_names import LIBRARY, RULES, renaming
+from multigrad.core.rules.model.rule_names import LIBRARY, RULES, renaming
 
 # The names that tests import from here; the hooks are registered by `pytest_plugins`.
 from multigrad_conformance.under_test import BackendUnderTest, is_installed, split_names
@@ -115,7 +115,7 @@ def too_old(error: Exception) -> str | None:
     """Return what an error says of a release that docs/versions.md says it of, too; else None."""
     if isinstance(error, xg.MultigradError) and TOO_OLD.search(str(error)):
         return str(error)
-    torch = sys.modules.get("multigrad_torch.versions")
+    torch = sys.modules.get("multigrad_torch.core.versions")
     if torch is None or torch.COMPILES or type(error).__module__ != "torch._dynamo.exc":
         return None
     return torch.need(torch.COMPILING, "no full graph") if SKIPPED.search(str(error)) else None
@@ -217,7 +217,7 @@ def backend(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(scope="session")
 def torch_compiles() -> None:
     """A test that compiles whole graphs, in another process or counted, needs a torch that does."""
-    versions = importlib.import_module("multigrad_torch.versions")
+    versions = importlib.import_module("multigrad_torch.core.versions")
     if not versions.COMPILES:
         pytest.skip(versions.need(versions.COMPILING, "no full graph"))
 

@@ -10,7 +10,7 @@ import argparse
 from importlib import import_module
 from pathlib import Path
 
-from multigrad.graph.support.files import write_whole
+from multigrad.engine.support.files import write_whole
 from pages.gallery.page import render_gallery
 
 

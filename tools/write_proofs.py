@@ -22,12 +22,12 @@ import ml_dtypes
 import numpy as np
 
 import multigrad as xg
+from multigrad.core.functions.calls.recipe import Recipe, Variant
+from multigrad.core.functions.captures import Captures
+from multigrad.core.functions.proof import shipped
+from multigrad.core.functions.proof.settings import ALL, VARIABLE
 from multigrad.errors import MultigradError
-from multigrad.functions.calls.recipe import Recipe, Variant
-from multigrad.functions.captures import Captures
-from multigrad.functions.proof import shipped
-from multigrad.functions.proof.settings import ALL, VARIABLE
-from multigrad.rules.estimators.arguments import Argument
+from multigrad.estimators.arguments import Argument
 
 DTYPES: tuple[np.dtype[Any], ...] = tuple(
     np.dtype(each) for each in ("float32", "float64", "float16", ml_dtypes.bfloat16)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.backend.contract import (
+from multigrad.core.backend.contract import (
     Autodiff,
     Backend,
     Compiler,
@@ -20,11 +20,11 @@ from multigrad.backend.contract import (
     WeakTypes,
     late,
 )
-from multigrad.graph.support.lazy_modules import late_function
+from multigrad.core.support.lazy_modules import late_function
 
-from . import compile, versions
-from .attach import host, render, vjp
-from .kernels import exact, ops, random
+from .core import compile, versions
+from .core.attach import host, render, vjp
+from .core.kernels import exact, ops, random
 
 __all__ = ["backend"]
 

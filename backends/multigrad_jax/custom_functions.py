@@ -12,12 +12,30 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
-from multigrad.capture.copies.run_or_import import run_written_in
-from multigrad.capture.user_code.inspection import contents, plain_function
-from multigrad.errors import GradientError, TraceError
-from multigrad.functions.calls.arguments import Layout, positional_names, replace_at
-from multigrad.functions.calls.capture_errors import kind_name
-from multigrad.functions.calls.imported_gradients import (
+from multigrad.core import ops
+from multigrad.core.functions.calls.arguments import Layout, positional_names, replace_at
+from multigrad.core.functions.calls.capture_errors import kind_name
+from multigrad.core.functions.calls.parameters import bind_call, signature_of
+from multigrad.core.functions.calls.recipe import (
+    ArgumentRules,
+    ImportedGradient,
+    Recipe,
+    Recorded,
+    no_refusals,
+)
+from multigrad.core.ir import questions
+from multigrad.core.ir.graph import Graph, Node
+from multigrad.core.ir.types import is_float
+from multigrad.core.passes.residuals import by_value, unmarked
+from multigrad.core.passes.simplify import substitute
+from multigrad.core.support.trees import optree
+from multigrad.core.trace.axes import known_shape
+from multigrad.core.trace.derived.derivatives import accumulate_all
+from multigrad.core.trace.limits import UNDIFFERENTIATED
+from multigrad.core.trace.trace import Trace, Value
+from multigrad.engine.capture.copies.run_or_import import run_written_in
+from multigrad.engine.capture.user_code.inspection import contents, plain_function
+from multigrad.engine.functions.calls.imported_gradients import (
     RECORDED,
     Pushed,
     WithinOwnRules,
@@ -25,28 +43,10 @@ from multigrad.functions.calls.imported_gradients import (
     make_tangent,
     recording,
 )
-from multigrad.functions.calls.parameters import bind_call, signature_of
-from multigrad.functions.calls.recipe import (
-    ArgumentRules,
-    ImportedGradient,
-    Recipe,
-    Recorded,
-    no_refusals,
-)
-from multigrad.functions.recording.recapture import are_close
-from multigrad.graph import ops
-from multigrad.graph.ir import questions
-from multigrad.graph.ir.graph import Graph, Node
-from multigrad.graph.ir.types import is_float
-from multigrad.graph.passes.residuals import by_value, unmarked
-from multigrad.graph.passes.simplify import substitute
-from multigrad.graph.support.trees import optree
-from multigrad.trace.axes import known_shape
-from multigrad.trace.derived.derivatives import accumulate_all
-from multigrad.trace.limits import UNDIFFERENTIATED
-from multigrad.trace.trace import Trace, Value
+from multigrad.engine.functions.recording.recapture import are_close
+from multigrad.errors import GradientError, TraceError
 
-from .versions import primal_of, static_of, takes_symbolic_zeros
+from .core.versions import primal_of, static_of, takes_symbolic_zeros
 
 Tensor: TypeAlias = jax.Array
 Call: TypeAlias = Callable[..., Any]  # runs one of the user's functions: (function, *args)

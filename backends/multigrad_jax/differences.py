@@ -1,5 +1,5 @@
 """Differences in value or gradient of XLA's and jax's kernels (jax 0.10, CPU); see
-`multigrad/backend/differences.py`.
+`multigrad/engine/backend/differences.py`.
 """
 
 from __future__ import annotations

@@ -20,20 +20,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.backend.contract import Group
-from multigrad.backend.rows import rows_of
+from multigrad.core import random as core
+from multigrad.core.backend.contract import Group
+from multigrad.core.backend.rows import rows_of
+from multigrad.core.support.threads import set_within
+from multigrad.engine.ops.collectives import check_pairs
 from multigrad.errors import GradientError, RuleValueError
-from multigrad.graph import random as core
-from multigrad.graph.ops.arrays.collectives import check_pairs
-from multigrad.graph.support.threads import set_within
 
-from . import versions
-from .attach.host import mapped_axes
-from .attach.render import is_manual, within
-from .kernels.random import key_words
+from .core import versions
+from .core.attach.host import mapped_axes
+from .core.attach.render import is_manual, within
+from .core.kernels.random import key_words
 
 if TYPE_CHECKING:
-    from multigrad.backend.emitted import Emitted
+    from multigrad.core.backend.emitted import Emitted
 
 Tensor: TypeAlias = jax.Array
 Axes: TypeAlias = frozenset[str]

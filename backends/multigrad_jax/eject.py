@@ -15,10 +15,10 @@ import numpy as np
 from jax.scipy import special
 
 from multigrad.backend import Ejection, Emitted
-from multigrad.graph import random as core
+from multigrad.core import random as core
 
-from .attach import render as attach_render
-from .kernels import random, reductions
+from .core.attach import render as attach_render
+from .core.kernels import random, reductions
 
 Tensor: TypeAlias = jax.Array
 

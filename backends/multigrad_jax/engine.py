@@ -4,13 +4,13 @@ something above provides, its place.
 
 from __future__ import annotations
 
-from multigrad.graph.support.provided import provide
+from multigrad.core.support.provided import provide
 
 HERE = __name__.rpartition(".")[0]
 provide(
     {
-        f"{HERE}.attach.host:make_group": f"{HERE}.distributed:make_group",
-        f"{HERE}.attach.render:in_shards": f"{HERE}.distributed:in_shards",
-        f"{HERE}.kernels.random:draw_part": f"{HERE}.distributed:draw_part",
+        f"{HERE}.core.attach.host:make_group": f"{HERE}.distributed:make_group",
+        f"{HERE}.core.attach.render:in_shards": f"{HERE}.distributed:in_shards",
+        f"{HERE}.core.kernels.random:draw_part": f"{HERE}.distributed:draw_part",
     }
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax
 
-from multigrad.backend.features import Imports, Interop, Models, Modes
-from multigrad.graph.support.lazy_modules import late_function, late_value
+from multigrad.core.support.lazy_modules import late_function, late_value
+from multigrad.engine.backend.features import Imports, Interop, Models, Modes
 
 INTEROP = Interop(
     lend=late_function("multigrad_jax.attach.guests:lend"),

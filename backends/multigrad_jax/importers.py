@@ -14,19 +14,20 @@ from typing import Any, TypeAlias
 import jax
 from jax.interpreters import ad, batching
 
-from multigrad.capture.foreign_calls import Interception, comes_to_us
-from multigrad.capture.user_code.inspection import plain_function
+from multigrad.core.functions.calls.arguments import replace_at
+from multigrad.core.functions.calls.recipe import ImportedGradient, Options, Recipe
+from multigrad.core.functions.function import Function
+from multigrad.core.ir.types import is_float
+from multigrad.core.support.threads import set_within
+from multigrad.core.trace.trace import Value
+from multigrad.engine.capture.foreign_calls import Interception, comes_to_us
+from multigrad.engine.capture.user_code.inspection import plain_function
+from multigrad.engine.functions.calls.imported_gradients import WithinOwnRules, recording
+from multigrad.engine.functions.code_recipes import recipe_of_gradient
+from multigrad.engine.functions.importer_api import NoRuleYet, import_once
 from multigrad.errors import RuleTypeError
-from multigrad.functions.calls.arguments import replace_at
-from multigrad.functions.calls.imported_gradients import WithinOwnRules, recording
-from multigrad.functions.calls.recipe import ImportedGradient, Options, Recipe
-from multigrad.functions.code_recipes import recipe_of_gradient
-from multigrad.functions.function import Function
-from multigrad.functions.importer_api import NoRuleYet, import_once
-from multigrad.graph.ir.types import is_float
-from multigrad.graph.support.threads import set_within
-from multigrad.trace.trace import Value
 
+from .core.versions import VJP_KINDS, core, primal_of
 from .custom_functions import (
     closed_over,
     name_of,
@@ -35,7 +36,6 @@ from .custom_functions import (
     within_own_rules,
 )
 from .jaxprs import all_equations
-from .versions import VJP_KINDS, core, primal_of
 
 Tensor: TypeAlias = jax.Array
 Rule = Callable[..., Any]

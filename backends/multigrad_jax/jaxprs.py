@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from .versions import core
+from .core.versions import core
 
 # The primitives that are calls, with the param that holds their jaxpr.
 INLINED = {

@@ -10,13 +10,13 @@ from typing import Any
 
 import jax
 
-from multigrad.backend.discovery import load_backend
-from multigrad.graph.support.threads import SERIALS, set_within
-from multigrad.rules import jit as compilers
-from multigrad.rules.context import CURRENT, ActiveRules
-from multigrad.trace.trace import setting
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.rules.context import CURRENT, ActiveRules
+from multigrad.core.support.threads import SERIALS, set_within
+from multigrad.core.trace.trace import setting
+from multigrad.engine.rules import jit as compilers
 
-from .compile import (
+from .core.compile import (
     ENTERED,
     EPOCH,
     FRAME,
@@ -27,7 +27,7 @@ from .compile import (
     on_replace,
     value_of,
 )
-from .kernels import random
+from .core.kernels import random
 
 
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:

@@ -18,11 +18,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from multigrad.graph import ops
-from multigrad.graph.ops.arrays.loops import limited
-from multigrad.graph.support.threads import set_within
+from multigrad.core import ops
+from multigrad.core.support.threads import set_within
+from multigrad.engine.ops.loops import limited
 
-from .attach.vjp import REHEARSED
+from .core.attach.vjp import REHEARSED
+from .core.versions import core, folding_constants
 from .jaxprs import (
     INLINED,
     TracedResults,
@@ -32,7 +33,6 @@ from .jaxprs import (
     scan_parts,
     while_parts,
 )
-from .versions import core, folding_constants
 
 Array = Any
 # Computes a primitive: (*arrays, **params) -> an array, a list where there are several, or

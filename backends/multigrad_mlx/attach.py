@@ -26,8 +26,8 @@ from multigrad.backend import (
     UnsupportedOp,
     as_numpy_dtype,
     dtype_name,
+    tuple_of,
 )
-from multigrad.backend.emitted import tuple_of
 
 from . import compile
 from .compile import REGION, FrameKind, RecomputedRegion, seeded, within

@@ -1,8 +1,15 @@
-"""Known differences of MLX's kernels (0.32, CPU); see `multigrad/backend/differences.py`."""
+"""Known differences of MLX's kernels (0.32, CPU); see `multigrad/engine/backend/differences.py`."""
 
 from __future__ import annotations
 
-from multigrad.backend import ALL, SIGN_OF_ZERO, SIGNS_OF_VECTORS, Difference, Differences, Mended
+from multigrad.backend import (
+    ALL,
+    SIGN_OF_ZERO,
+    SIGNS_OF_VECTORS,
+    Difference,
+    Differences,
+    Mended,
+)
 
 MEASURED = "mlx 0.32"
 # Differences that remain: ours computes as MLX does.

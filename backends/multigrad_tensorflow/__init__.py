@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from multigrad.backend.contract import (
+from multigrad.core.backend.contract import (
     Autodiff,
     Backend,
     Compiler,
@@ -14,11 +14,11 @@ from multigrad.backend.contract import (
     Tensors,
     late,
 )
-from multigrad.graph.support.lazy_modules import late_function
+from multigrad.core.support.lazy_modules import late_function
 
-from . import compile, recomputed_regions, replicas
-from .attach import host, render, vjp
-from .kernels import exact, ops, random
+from .core import compile, recomputed_regions, replicas
+from .core.attach import host, render, vjp
+from .core.kernels import exact, ops, random
 
 __all__ = ["backend"]
 

@@ -1,4 +1,4 @@
-"""Differences of TensorFlow's kernels (2.21, CPU); see `multigrad/backend/differences.py`."""
+"""Differences of TensorFlow's kernels (2.21, CPU); see `engine/backend/differences.py`."""
 
 from __future__ import annotations
 

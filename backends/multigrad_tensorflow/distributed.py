@@ -13,14 +13,14 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from multigrad.backend.rows import rows_of
+from multigrad.core import random as core
+from multigrad.core.backend.rows import rows_of
+from multigrad.engine.ops.collectives import check_pairs
 from multigrad.errors import GradientError, RuleValueError, UnsupportedOp
-from multigrad.graph import random as core
-from multigrad.graph.ops.arrays.collectives import check_pairs
 
-from .attach.host import ALONE
-from .kernels.random import is_dtensor
-from .kernels.reductions import dim
+from .core.attach.host import ALONE
+from .core.kernels.random import is_dtensor
+from .core.kernels.reductions import dim
 
 Tensor: TypeAlias = tf.Tensor
 Names: TypeAlias = tuple[str, ...] | None

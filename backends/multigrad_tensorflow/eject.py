@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from multigrad.backend import Ejection
-from multigrad.graph import random as core
-from multigrad.graph.random import draws
+from multigrad.core import random as core
+from multigrad.core.random import draws
 
-from .attach import render
-from .kernels import random, reductions
+from .core.attach import render
+from .core.kernels import random, reductions
 
 Tensor: TypeAlias = tf.Tensor
 

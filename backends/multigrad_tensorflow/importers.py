@@ -16,24 +16,24 @@ import optree
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
 
-from multigrad.capture.copies.run_or_import import run_written_in
-from multigrad.capture.foreign_calls import Interception, comes_to_us
-from multigrad.capture.user_code.signature import name_of
-from multigrad.functions.calls.imported_gradients import (
+from multigrad.core.functions.calls.parameters import read_parameters, signature_of
+from multigrad.core.functions.calls.recipe import ImportedGradient, Recipe, Recorded
+from multigrad.core.functions.function import Function
+from multigrad.core.rules.model.signature import name_of
+from multigrad.core.trace.trace import Trace, Value
+from multigrad.engine.capture.copies.run_or_import import run_written_in
+from multigrad.engine.capture.foreign_calls import Interception, comes_to_us
+from multigrad.engine.functions.calls.imported_gradients import (
     RECORDED,
     WithinOwnRules,
     asked_variables,
     deliver,
     recording,
 )
-from multigrad.functions.calls.parameters import read_parameters, signature_of
-from multigrad.functions.calls.recipe import ImportedGradient, Recipe, Recorded
-from multigrad.functions.code_recipes import pair_of
-from multigrad.functions.function import Function
-from multigrad.functions.importer_api import import_once
-from multigrad.trace.trace import Trace, Value
+from multigrad.engine.functions.code_recipes import pair_of
+from multigrad.engine.functions.importer_api import import_once
 
-from .recomputed_regions import FIRST
+from .core.recomputed_regions import FIRST
 
 Tensor: TypeAlias = tf.Tensor
 

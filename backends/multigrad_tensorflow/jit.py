@@ -10,12 +10,12 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.core.converter import ConversionOptions
 
-from multigrad.backend.discovery import load_backend
-from multigrad.rules import jit as compilers
-from multigrad.rules.context import ActiveRules
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.rules.context import ActiveRules
+from multigrad.engine.rules import jit as compilers
 
-from .compile import on_read
-from .kernels import random
+from .core.compile import on_read
+from .core.kernels import random
 
 Tensor: TypeAlias = tf.Tensor
 

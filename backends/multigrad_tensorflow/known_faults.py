@@ -1,8 +1,8 @@
-"""Known silent faults of TensorFlow: see `multigrad.backend.differences.Fault`."""
+"""Known silent faults of TensorFlow: see `multigrad.engine.backend.differences.Fault`."""
 
 from __future__ import annotations
 
-from multigrad.backend.differences import Fault
+from multigrad.engine.backend.differences import Fault
 
 SEVEN = """\
 import tensorflow as tf

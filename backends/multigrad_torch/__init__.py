@@ -1,4 +1,4 @@
-"""The torch backend as one `Backend` object, in the groups that `multigrad.backend.contract` tells.
+"""The torch backend as one `Backend` object, in the groups that `core/backend/contract.py` tells.
 
 A lowered rule or function becomes a `torch.autograd.Function`: `attach` renders and calls it.
 """
@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import torch
 
-from multigrad.backend.contract import (
+from multigrad.core.backend.contract import (
     Autodiff,
     Backend,
     Casts,
@@ -20,12 +20,12 @@ from multigrad.backend.contract import (
     Tensors,
     late,
 )
-from multigrad.graph.support.lazy_modules import late_function
+from multigrad.core.support.lazy_modules import late_function
 
-from . import dynamo, state
-from .attach import attach, host, render, vjp
-from .compile import checkpoint_regions, dynamo_guards, readers
-from .kernels import elementwise, exact, fast, masks, ops
+from .core import dynamo, state
+from .core.attach import attach, host, render, vjp
+from .core.compile import checkpoint_regions, dynamo_guards, readers
+from .core.kernels import elementwise, exact, fast, masks, ops
 
 __all__ = ["backend"]
 
@@ -91,9 +91,9 @@ backend = Backend(
         notes_shapes=True,
         isolate=state.isolate,
     ),
-    draws=late("multigrad_torch.kernels.random:DRAWS"),
+    draws=late("multigrad_torch.core.kernels.random:DRAWS"),
     compiler=Compiler(
-        jit=late_function("multigrad_torch.compile.jit:jit"),
+        jit=late_function("multigrad_torch.core.compile.jit:jit"),
         is_exporting=readers.is_exporting,
         opaque=dynamo.disable,
         begin_again=dynamo.begin_again,

@@ -1,4 +1,4 @@
-"""Known differences of torch's kernels (2.13, CPU); see `multigrad/backend/differences.py`."""
+"""Known differences of torch's kernels (2.13, CPU); see `engine/backend/differences.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multigrad.backend import (
     Mended,
     zeros,
 )
-from multigrad.graph.ops.special_functions import erf
+from multigrad.core.ops.special_functions import erf
 
 MEASURED = "torch 2.13"
 NARROW = ("float16", "bfloat16", "float32")

@@ -16,15 +16,15 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from multigrad.backend import Group, rows_of
+from multigrad.core import random as core
+from multigrad.core.trace.ranks import CHECKED, compare, note
+from multigrad.engine.ops.collectives import check_pairs
 from multigrad.errors import GradientError, RuleValueError
-from multigrad.graph import random as core
-from multigrad.graph.ops.arrays.collectives import check_pairs
-from multigrad.trace.ranks import CHECKED, compare, note
 
-from . import dynamo
+from .core import dynamo
+from .core.kernels.reductions import wide
+from .core.state import is_distributed
 from .dtensors import from_parts, refuse_partial, to_parts
-from .kernels.reductions import wide
-from .state import is_distributed
 
 Tensor: TypeAlias = torch.Tensor
 # Dimensions of meshes, or process groups; None: the default group.

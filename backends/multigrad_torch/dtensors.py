@@ -15,11 +15,11 @@ from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from multigrad.core.ir.types import INPUT_SHAPE
 from multigrad.errors import GradientError, UnsupportedOp
-from multigrad.graph.ir.types import INPUT_SHAPE
 
-from .state import is_distributed
-from .versions import DTENSORS
+from .core.state import is_distributed
+from .core.versions import DTENSORS
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted

@@ -16,11 +16,18 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.backend import Ejection, Made
-from multigrad.graph.random import PARITY, ROTATIONS, UNIFORM_FIELDS, WORD_MASK, normal_from_uniform
+from multigrad.core.random import (
+    PARITY,
+    ROTATIONS,
+    UNIFORM_FIELDS,
+    WORD_MASK,
+    normal_from_uniform,
+)
 
 from . import export
-from .attach import attach, standalone
-from .kernels import elementwise, random, reductions
+from .attach import standalone
+from .core.attach import attach
+from .core.kernels import elementwise, random, reductions
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -78,7 +85,7 @@ def map_words(info: Any, in_dims: Any, key: Tensor, counter: Tensor) -> tuple[Te
 
 # One opaque operator: torch 2.13's compiler does not finish on the unrolled rounds. A copy of
 # `random_words` takes along the module's statements that call methods of it, here the two
-# registrations (`attached` in multigrad/functions/eject/statements.py): see
+# registrations (`attached` in multigrad/engine/functions/eject/statements.py): see
 # tests/functions/documents/test_eject.py.
 random_words = torch.library.custom_op(
     "ejected::threefry",

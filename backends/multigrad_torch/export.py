@@ -19,19 +19,19 @@ import numpy as np
 import torch
 
 from multigrad.backend import Backend, Emitted
-from multigrad.backend.discovery import load_backend
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.lowering.function_graph import FunctionGraph
+from multigrad.core.lowering.lower import lower_graphs
+from multigrad.core.support.threads import set_within
+from multigrad.core.support.trees import optree
+from multigrad.engine.functions.saving import OPERATORS_FILE, Operator, write_operators
+from multigrad.engine.lowering.plain_functions import without_autodiff
+from multigrad.engine.support.files import replacing
 from multigrad.errors import BackendNotFound, GradientError, RuleTypeError, UnsupportedOp
-from multigrad.functions.saving import OPERATORS_FILE, Operator, write_operators
-from multigrad.graph.support.files import replacing
-from multigrad.graph.support.threads import set_within
-from multigrad.graph.support.trees import optree
-from multigrad.lowering.function_graph import FunctionGraph
-from multigrad.lowering.lower import lower_graphs
-from multigrad.lowering.plain_functions import without_autodiff
 
-from . import versions
 from .attach.standalone import render_operator
-from .compile.answers import NOTES, Notes
+from .core import versions
+from .core.compile.answers import NOTES, Notes
 
 Tensor: TypeAlias = torch.Tensor
 Shapes: TypeAlias = Any  # of each input, as torch.export takes them; a str names an axis

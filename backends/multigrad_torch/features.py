@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from multigrad.backend.features import Exports, Imports, Interop, Models
-from multigrad.graph.support.lazy_modules import late_function, late_value
+from multigrad.core.support.lazy_modules import late_function, late_value
+from multigrad.engine.backend.features import Exports, Imports, Interop, Models
 
 
 def is_model(value: Any) -> bool:

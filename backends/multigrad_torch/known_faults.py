@@ -1,8 +1,8 @@
-"""Known silent faults of torch: see `multigrad.backend.differences.Fault`."""
+"""Known silent faults of torch: see `multigrad.engine.backend.differences.Fault`."""
 
 from __future__ import annotations
 
-from multigrad.backend.differences import Fault
+from multigrad.engine.backend.differences import Fault
 
 DOUBLE = """\
 import torch

@@ -12,19 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from multigrad.core.lowering.forwards import ActivationName
+from multigrad.core.rules.activation import Activation as AnyActivation
+from multigrad.core.rules.activation import activation
+from multigrad.core.rules.model.lookup import unknown_keyword_error
+from multigrad.core.rules.model.rule import Rule
+from multigrad.core.support.params import FixedParams
+from multigrad.core.trace.active_rules import settle
 from multigrad.errors import RuleError
-from multigrad.graph.support.params import FixedParams
-from multigrad.lowering.forwards import ActivationName
-from multigrad.rules.activation import Activation as AnyActivation
-from multigrad.rules.activation import activation
-from multigrad.rules.model.lookup import unknown_keyword_error
-from multigrad.rules.model.rule import Rule
-from multigrad.rules.schedule import Schedule
-from multigrad.trace.active_rules import settle
+from multigrad.schedule import Schedule
 
-from .attach.attach import tracing_state, warn_of_trace
-from .compile.checkpoint_regions import call_noted, is_forward_mode_enabled, top_hooks
-from .compile.readers import ACTIVATIONS
+from .core.attach.attach import tracing_state, warn_of_trace
+from .core.compile.checkpoint_regions import call_noted, is_forward_mode_enabled, top_hooks
+from .core.compile.readers import ACTIVATIONS
 
 Tensor: TypeAlias = torch.Tensor
 T = TypeVar("T")
@@ -349,7 +349,9 @@ def find_primitive(activation: AnyActivation) -> tuple[Callable[..., Tensor], di
     in_force = activation.own_in_force()
     name = "" if in_force is None else in_force.specialization.rule.name
     function = None if in_force is None else in_force.specialization.rule.function
-    is_library = str(getattr(function, "__module__", None)).startswith("multigrad.rules.library.")
+    is_library = str(getattr(function, "__module__", None)).startswith(
+        "multigrad.core.rules.library."
+    )
     if in_force is None or not is_library or name not in PRIMITIVES:
         subject = f"rule {name!r}" if name else "an activation without a rule of its own"
         raise RuleError(

@@ -11,7 +11,7 @@ from typing import Any
 
 import griffe
 
-MODULE = "multigrad.trace.xp.ops"
+MODULE = "multigrad.core.trace.xp.ops"
 
 
 class MadeFunctions(griffe.Extension):

@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from typing import Protocol, cast
 
 from multigrad.command.options import prepare_environment
+from multigrad.core.lowering.forwards import ActivationName
+from multigrad.core.support.installed import extra_line
 from multigrad.errors import BackendNotFound, suggest
-from multigrad.graph.support.installed import extra_line
-from multigrad.lowering.forwards import ActivationName
 
 from .task import EpochReport, Task, Weights
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import multigrad as xg
-from multigrad.lowering.forwards import ActivationName
+from multigrad.core.lowering.forwards import ActivationName
 
 from .frameworks import Framework, TrainingLoop, load
 from .task import FORWARDS, Task, Weights

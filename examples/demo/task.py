@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
-from multigrad.lowering.forwards import ActivationName
+from multigrad.core.lowering.forwards import ActivationName
 
 Tensor = Any
 

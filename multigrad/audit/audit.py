@@ -11,16 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.discovery import load_backend
-from ..capture.user_code.signature import name_of
+from ..core import ops
+from ..core.backend.discovery import load_backend
+from ..core.functions.calls.decision import SHOWN
+from ..core.functions.function import Function
+from ..core.lowering.function_graph import FunctionGraph
+from ..core.ops.numerics import ignoring_warnings
+from ..core.passes.simplify import is_elementwise
+from ..core.rules.activation import Activation
+from ..core.rules.model.rule import Rule
+from ..core.rules.model.signature import name_of
+from ..core.support.trees import optree
+from ..core.trace.derived.derivatives import is_linear
+from ..engine.functions.known_forms import find_variant
 from ..errors import RuleTypeError, suggest
-from ..functions.calls.decision import SHOWN
-from ..functions.function import Function
-from ..functions.known_forms import find_variant
-from ..graph import ops
-from ..graph.ops.numerics import ignoring_warnings
-from ..graph.passes.simplify import is_elementwise
-from ..graph.support.trees import optree
 from ..look.check import CheckReport, compare
 from ..look.convert import brief
 from ..look.source import captured_pair
@@ -32,10 +36,6 @@ from ..look.subject import (
     read_inputs,
     subject_of,
 )
-from ..lowering.function_graph import FunctionGraph
-from ..rules.activation import Activation
-from ..rules.model.rule import Rule
-from ..trace.derived.derivatives import is_linear
 from .intention import recognize, stated_intention
 from .laws import LAWS
 from .parameters import keeping_dtypes, open_up

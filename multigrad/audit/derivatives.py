@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from ..capture.dialects import xp as _xp
+from ..core import xp as _xp
 from ..look.check import (
     differentiate,
     pick,

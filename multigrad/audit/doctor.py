@@ -11,11 +11,11 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 
-from ..backend.differences import Fault
-from ..backend.discovery import entry_points
+from ..core.backend.discovery import entry_points
+from ..core.support.installed import OWN, install_line, requirements_of
+from ..core.support.lazy_modules import load_alone
+from ..engine.backend.differences import Fault
 from ..errors import MultigradError, RuleTypeError, suggest
-from ..graph.support.installed import OWN, install_line, requirements_of
-from ..graph.support.lazy_modules import load_alone
 from ..look.subject import Report
 
 PRESENT, ABSENT = "present", "absent"

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..functions.proof.compare import eps_of, smallest_of
-from ..graph.ops.numerics import as_numpy_dtype
+from ..core.ops.numerics import as_numpy_dtype
+from ..engine.functions.proof.compare import eps_of, smallest_of
 from ..look.subject import as_float
 from .trial import (
     TOLERANCES,

@@ -18,14 +18,23 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..capture.user_code.signature import name_of
+from ..core.functions.calls.arguments import owner_of
+from ..core.ops.numerics import as_numpy_dtype, ignoring_warnings
+from ..core.rules.model.signature import name_of
+from ..engine.functions.proof.compare import eps_of
 from ..errors import MultigradError, RuleTypeError
-from ..functions.calls.arguments import owner_of
-from ..functions.proof.compare import eps_of
-from ..graph.ops.numerics import as_numpy_dtype, ignoring_warnings
 from ..look.convert import brief
 from ..look.subject import Report, as_float, brackets, in_dtype, not_compared
-from .audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED, AuditReport, Finding, audit, choose_laws
+from .audit import (
+    BROKEN,
+    KEPT,
+    NOT_APPLICABLE,
+    REFUSED,
+    AuditReport,
+    Finding,
+    audit,
+    choose_laws,
+)
 from .modes import kept_tensors
 from .parameters import keeping_dtypes, open_up
 from .seeds import Seeds

@@ -18,19 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.values import is_float_tensor
-from ..functions.calls.arguments import replace_at
+from ..core.backend.values import is_float_tensor
+from ..core.functions.calls.arguments import replace_at
 from ..look.check import pick
 from ..look.subject import brackets, origin_of
 from .derivatives import UNCOMPARED, factor_of_derivative, how_to_compare, is_telling
-from .trial import (
-    CLIPS,
-    Arrays,
-    Surrogate,
-    Trial,
-    find_difference,
-    flat_outputs,
-)
+from .trial import CLIPS, Arrays, Surrogate, Trial, find_difference, flat_outputs
 
 IN_CODE = "SURROGATE"
 # Whole words of a name: "GradReverse" and "grad_reverse" have "reverse", "Signed" has no "sign".

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.features import Kept
+from ..core.functions.calls.arguments import replace_at
+from ..core.functions.calls.capture_errors import NotCaptured
+from ..core.ir.types import dtype_name
+from ..engine.backend.features import Kept
+from ..engine.functions.known_forms import capture_example
 from ..errors import GradientError
-from ..functions.calls.arguments import replace_at
-from ..functions.calls.capture_errors import NotCaptured
-from ..functions.known_forms import capture_example
-from ..graph.ir.types import dtype_name
 from ..look.convert import brief
 from ..look.subject import as_float
 from .dtypes import differs_in, other_choices, rounded

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeGuard
 
-from ..backend.discovery import backend_of
-from ..capture.user_code.object_state import FilledCopy, ObjectState, held_by, read_state
-from ..capture.user_code.signature import called_method, name_of
-from ..functions.calls.arguments import owner_of, positional_names, unwrap
-from ..functions.calls.parameters import signature_of
-from ..functions.function import Function
-from ..functions.object_function import owner_of_method
-from ..graph import ops
-from ..graph.ir.types import FLOATS, dtype_name
-from ..graph.support.tensors import Tensor
-from ..graph.support.trees import optree
+from ..core import ops
+from ..core.backend.discovery import backend_of
+from ..core.functions.calls.arguments import owner_of, positional_names, unwrap
+from ..core.functions.calls.parameters import signature_of
+from ..core.functions.function import Function
+from ..core.ir.types import FLOATS, dtype_name
+from ..core.rules.model.signature import called_method, name_of
+from ..core.support.tensors import Tensor
+from ..core.support.trees import optree
+from ..engine.capture.user_code.object_state import FilledCopy, ObjectState, held_by, read_state
+from ..engine.functions.object_function import owner_of_method
 from ..look.subject import find_original, made_of_pair
 
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from ..backend.contract import Backend
-from ..capture.user_code.inspection import referred
-from ..capture.user_code.snapshot import (
+from ..core.backend.contract import Backend
+from ..engine.capture.user_code.inspection import referred
+from ..engine.capture.user_code.snapshot import (
     functions_of,
     generator_state,
     global_generators,

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..capture.user_code.inspection import mentioned
-from ..capture.user_code.snapshot import functions_of
-from ..functions.calls.arguments import replace_at
+from ..core.functions.calls.arguments import replace_at
+from ..engine.capture.user_code.inspection import mentioned
+from ..engine.capture.user_code.snapshot import functions_of
 from .derivatives import differs_in_own_dtype, judge_second, slope_along
 from .dtypes import judge_bfloat16, judge_float16
 from .trial import Arrays, ForwardRun, NotApplicable, Trial, law, wave

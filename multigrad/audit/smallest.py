@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.discovery import load_backend
-from ..capture.user_code.signature import name_of
-from ..functions.calls.capture_errors import defined_at
-from ..graph.support.pickles import is_of_session, name_in_module
+from ..core.backend.discovery import load_backend
+from ..core.functions.calls.capture_errors import defined_at
+from ..core.rules.model.signature import name_of
+from ..core.support.pickles import is_of_session, name_in_module
 from ..look.subject import as_array, is_float_array, origin_of
 
 MOST_TRIES = 60  # audits of one law

@@ -22,21 +22,23 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.contract import Backend
-from ..backend.discovery import load_backend
-from ..backend.values import is_float_tensor
-from ..capture.user_code.inspection import plain_function
-from ..capture.user_code.libraries import names_library
+from ..core.backend.contract import Backend
+from ..core.backend.discovery import load_backend
+from ..core.backend.values import is_float_tensor
+from ..core.functions.calls.arguments import owner_of, positional_names, replace_at
+from ..core.functions.function import Function
+from ..core.ir.types import dtype_name
+from ..core.ops.numerics import as_numpy_dtype
+from ..core.rules.activation import Activation
+from ..core.rules.model.rule import Rule
+from ..core.support.class_bases import cached_property
+from ..core.support.tensors import Tensor
+from ..core.support.trees import optree
+from ..engine.capture.user_code.inspection import plain_function
+from ..engine.capture.user_code.libraries import names_library
+from ..engine.functions.proof.compare import eps_of
+from ..engine.functions.proof.run import homes as homes_of
 from ..errors import RuleValueError
-from ..functions.calls.arguments import owner_of, positional_names, replace_at
-from ..functions.function import Function
-from ..functions.proof.compare import eps_of
-from ..functions.proof.run import homes as homes_of
-from ..graph.ir.types import dtype_name
-from ..graph.ops.numerics import as_numpy_dtype
-from ..graph.support.class_bases import cached_property
-from ..graph.support.tensors import Tensor
-from ..graph.support.trees import optree
 from ..look.check import weighted_sum
 from ..look.subject import (
     Arguments,
@@ -50,8 +52,6 @@ from ..look.subject import (
     read_arguments,
     subject_of,
 )
-from ..rules.activation import Activation
-from ..rules.model.rule import Rule
 from .seeds import Seeds
 
 Array = Any

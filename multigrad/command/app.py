@@ -19,9 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 import multigrad as xg
+from multigrad.core.support.installed import import_conformance
+from multigrad.engine.support.files import write_whole
 from multigrad.errors import MultigradError
-from multigrad.graph.support.files import write_whole
-from multigrad.graph.support.installed import import_conformance
 
 from . import STOPPED
 from .options import (
@@ -566,7 +566,7 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Delete what is kept.")] = False,
 ) -> None:
     """Show what is kept across processes, compiled libraries, and where."""
-    from multigrad.graph.support.files import clear_kept, describe_kept
+    from multigrad.engine.support.files import clear_kept, describe_kept
 
     typer.echo(clear_kept() if clear else describe_kept())
 

@@ -30,8 +30,8 @@ from multigrad.command.named_objects import number_hints, read_inputs
 from multigrad.command.options import FAILED as FAILURE
 from multigrad.command.options import Progress
 from multigrad.command.worker import Apart
+from multigrad.engine.support.files import write_whole
 from multigrad.errors import MultigradError
-from multigrad.graph.support.files import write_whole
 
 from .guessed_inputs import choose_inputs
 from .targets import UNMADE, find_apart, find_target, stated_inputs

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from multigrad.engine.functions.custom_gradient import refuse_rule
 from multigrad.errors import MultigradError
-from multigrad.functions.custom_gradient import refuse_rule
 from multigrad.look.convert import (
     AS_IT_IS,
     BAD,
@@ -35,7 +35,14 @@ from . import STOPPED, options
 from .guessed_inputs import choose_inputs, inputs_to_type
 from .named_objects import number_hints, read_inputs, split_name
 from .options import Progress
-from .targets import GRADIENT, callable_of, find_apart, find_target, is_of_library, stated_inputs
+from .targets import (
+    GRADIENT,
+    callable_of,
+    find_apart,
+    find_target,
+    is_of_library,
+    stated_inputs,
+)
 from .worker import Apart, Lost
 
 SHORT = {EQUAL: SAME}

@@ -38,7 +38,6 @@ from multigrad.audit.gate import (
     not_judged,
     reference_does_not_run,
 )
-from multigrad.backend.discovery import in_use
 from multigrad.command.guessed_inputs import GUESSED, choose_inputs, inputs_to_type
 from multigrad.command.named_objects import number_hints, read_inputs, split_name
 from multigrad.command.targets import (
@@ -49,6 +48,7 @@ from multigrad.command.targets import (
     stated_inputs,
 )
 from multigrad.command.worker import Apart, Lost
+from multigrad.core.backend.discovery import in_use
 from multigrad.errors import MultigradError, suggest
 from multigrad.look.convert import brief
 

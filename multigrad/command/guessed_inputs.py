@@ -21,14 +21,16 @@ import numpy as np
 
 from multigrad.audit.parameters import open_up
 from multigrad.audit.trial import trial_of
-from multigrad.capture.user_code.object_state import held_by, read_state
 from multigrad.command.named_objects import FORMS, SEED, draw, read_inputs
+from multigrad.core.functions.function import Function
+from multigrad.core.ops.numerics import ignoring_warnings
+from multigrad.core.rules.activation import Activation
+from multigrad.core.rules.model.rule import Rule
+from multigrad.engine.capture.user_code.object_state import held_by, read_state
+from multigrad.engine.functions.object_function import owner_of_method
+from multigrad.engine.functions.proof.line_tracing import TooLong
+from multigrad.engine.ops.loops import Endless
 from multigrad.errors import MultigradError
-from multigrad.functions.function import Function
-from multigrad.functions.object_function import owner_of_method
-from multigrad.functions.proof.line_tracing import TooLong
-from multigrad.graph.ops.arrays.loops import Endless
-from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.look.convert import brief, run_where_it_ends
 from multigrad.look.subject import (
     SHAPE,
@@ -40,8 +42,6 @@ from multigrad.look.subject import (
     origin_of,
     subject_of,
 )
-from multigrad.rules.activation import Activation
-from multigrad.rules.model.rule import Rule
 
 NUMBER = 2  # a guessed length or factor
 # What a tensor that replaces a guessed number is drawn from: near that number.

@@ -34,9 +34,9 @@ from multigrad.command import STOPPED
 from multigrad.command.guessed_inputs import GUESSED, INPUTS_IN_CODE, as_word
 from multigrad.command.options import FAILED, Progress
 from multigrad.command.targets import find_with_inputs, names_of
+from multigrad.core.support.installed import extra_line
+from multigrad.engine.support.files import write_whole
 from multigrad.errors import MultigradError, suggest
-from multigrad.graph.support.files import write_whole
-from multigrad.graph.support.installed import extra_line
 
 # By the word before the colon, the prefix of the paths of a framework's functions.
 BEGINS = {

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
+from multigrad.core.ir.types import FLOATS
+from multigrad.core.ops.numerics import as_numpy_dtype
 from multigrad.errors import MultigradError, suggest
-from multigrad.graph.ir.types import FLOATS
-from multigrad.graph.ops.numerics import as_numpy_dtype
 
 SEED = 20
 

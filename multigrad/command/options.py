@@ -40,7 +40,7 @@ Body = TypeVar("Body", bound=Callable[..., int | None])
 
 def complete_target(incomplete: str) -> list[str]:
     """Return the rules, estimators and files whose names begin so."""
-    from multigrad.rules.estimators import catalogue
+    from multigrad.estimators import catalogue
 
     names = [*xg.rules(), *(f"estimators.{name}" for name in catalogue())]
     folder = "".join(incomplete.rpartition("/")[:2])  # as it is typed: Path drops "./"

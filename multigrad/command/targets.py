@@ -24,9 +24,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import multigrad as xg
-from multigrad.backend.discovery import in_use, load_backend
-from multigrad.capture.user_code.inspection import mentioned, nested_codes
-from multigrad.capture.user_code.libraries import dialect_of
 from multigrad.command.guessed_inputs import INPUTS_IN_CODE, choose_inputs, is_known
 from multigrad.command.named_objects import (
     find_in,
@@ -36,18 +33,21 @@ from multigrad.command.named_objects import (
     split_name,
 )
 from multigrad.command.worker import Apart, Lost
+from multigrad.core.backend.discovery import in_use, load_backend
+from multigrad.core.functions.calls.arguments import owner_of
+from multigrad.core.functions.calls.parameters import read_parameters
+from multigrad.core.functions.function import Function, uncaptured
+from multigrad.core.ops.numerics import ignoring_warnings
+from multigrad.core.rules.model.rule import Rule
+from multigrad.core.rules.registry import resolve
+from multigrad.core.support.installed import OWN, install_line, requirements_of
+from multigrad.core.support.lazy_modules import load_alone
+from multigrad.engine.capture.user_code.inspection import mentioned, nested_codes
+from multigrad.engine.capture.user_code.libraries import dialect_of
+from multigrad.engine.functions.importers import find_custom, is_custom
 from multigrad.errors import MultigradError, RuleError
-from multigrad.functions.calls.arguments import owner_of
-from multigrad.functions.calls.parameters import read_parameters
-from multigrad.functions.function import Function, uncaptured
-from multigrad.functions.importers import find_custom, is_custom
-from multigrad.graph.ops.numerics import ignoring_warnings
-from multigrad.graph.support.installed import OWN, install_line, requirements_of
-from multigrad.graph.support.lazy_modules import load_alone
 from multigrad.look.convert import brief, run_where_it_ends
 from multigrad.look.subject import run
-from multigrad.rules.model.rule import Rule
-from multigrad.rules.registry import resolve
 
 # Endings that make a forward's name that of its VJP, and names of cotangents.
 PAIRED = ("_vjp", "_backward", "_bwd", "_grad", "_pullback")

@@ -9,7 +9,7 @@ May import the rooms up to `keras`; docs/architecture.md has their order.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..graph.support.lazy_modules import module_hooks
+from ..core.support.lazy_modules import module_hooks
 
 __all__ = ["norse", "snntorch", "spikingjelly"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..backend.discovery import served_by
-from ..graph.support.tensors import Tensor
+from ..core.backend.discovery import served_by
+from ..core.support.tensors import Tensor
 
 __all__ = ["RuleState", "apply_rule"]
 

@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from ..graph.support.lazy_modules import module_hooks
-from ..rules.library.quantization import linear_derivative as identity
-from ..rules.library.surrogate import rectangular, triangular
-from ..rules.library.surrogate import relu_derivative as heaviside
-from ..rules.library.transforms import (
+from ..core.rules.library.quantization import linear_derivative as identity
+from ..core.rules.library.surrogate import rectangular, triangular
+from ..core.rules.library.surrogate import relu_derivative as heaviside
+from ..core.rules.library.transforms import (
     centralize,
     clip_norm,
     full_jam,
@@ -15,6 +14,7 @@ from ..rules.library.transforms import (
     rectangular_jam,
     scale,
 )
+from ..core.support.lazy_modules import module_hooks
 
 __all__ = [
     "centralize",

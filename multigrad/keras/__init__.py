@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..backend.discovery import load_backend
+from ..core.backend.discovery import load_backend
+from ..core.support.installed import OWN, extra_line, why_too_old
+from ..core.support.lazy_modules import module_hooks
 from ..errors import BackendNotFound
-from ..graph.support.installed import OWN, extra_line, why_too_old
-from ..graph.support.lazy_modules import module_hooks
 
 try:
     import keras

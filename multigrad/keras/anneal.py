@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import keras
 
+from ..core.support.threads import set_within
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
-from ..graph.support.threads import set_within
-from ..rules.schedule import Schedule
+from ..schedule import Schedule
 from .compiled_steps import FITTED, assign_number, put_callback_first, read_array
 from .layer import Activation
 from .params import RuleParams

@@ -17,15 +17,11 @@ import keras
 # Keras (3.15) has no public names for these.
 from keras.src.backend.common.tensor_attributes import get_tensor_attr, set_tensor_attr
 
+from ..core.support.tensors import Tensor
 from ..errors import RuleTypeError, RuleValueError
-from ..graph.support.tensors import Tensor
 from ..models.attach import Attachment
 from ..models.attribution.composites import Composite
-from ..models.attribution.kinds import (
-    has_meaning,
-    is_layer_rule,
-    kind_of_function,
-)
+from ..models.attribution.kinds import has_meaning, is_layer_rule, kind_of_function
 from ..models.gradient_replacement import named, replacement_for
 from ..models.selectors import (
     GAP,

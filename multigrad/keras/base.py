@@ -18,9 +18,9 @@ from typing import Any, Self
 
 import keras
 
-from ..backend.contract import Backend
-from ..backend.discovery import load_backend
-from ..functions.calls.parameters import unknown_argument
+from ..core.backend.contract import Backend
+from ..core.backend.discovery import load_backend
+from ..core.functions.calls.parameters import unknown_argument
 from .compiled_steps import (
     BACKEND,
     HOST,

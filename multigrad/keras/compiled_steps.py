@@ -32,8 +32,8 @@ import numpy as np
 # Keras (3.15) has no public name for it.
 from keras.src.backend.common import symbolic_scope
 
-from ..backend.contract import Backend
-from ..backend.discovery import load_backend
+from ..core.backend.contract import Backend
+from ..core.backend.discovery import load_backend
 from ..errors import GradientError, StaleTraceError, UnsupportedOp
 
 Tensor = Any

@@ -17,22 +17,22 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from ..backend.discovery import entry_points, load_backend
-from ..backend.values import concrete_number
+from .. import schedule as schedules
+from ..core.backend.discovery import entry_points, load_backend
+from ..core.backend.values import concrete_number
+from ..core.functions.function import Function
+from ..core.lowering.forwards import Forward
+from ..core.rules.model.rule import Rule
+from ..core.rules.registry import compose, get, resolve, rules
+from ..core.support.params import read_fused, read_way
+from ..engine.functions.documents.rules import decode_shards
+from ..engine.rules.model.forward_of_code import ForwardOfCode
+from ..engine.rules.saving import from_dict
 from ..errors import BackendNotFound, FormatError, MultigradError, RuleError, RuleTypeError
-from ..functions.documents.rules import decode_shards
-from ..functions.function import Function
-from ..graph.support.params import read_fused, read_way
-from ..lowering.forwards import Forward
-from ..rules import schedule as schedules
-from ..rules.model.forward_of_code import ForwardOfCode
-from ..rules.model.rule import Rule
-from ..rules.registry import compose, get, resolve, rules
-from ..rules.saving import from_dict
-from ..rules.schedule import Schedule
+from ..schedule import Schedule
 
 RuleData = Any  # None, a name, or one of the forms above
-OWN = "multigrad.rules.library."
+OWN = "multigrad.core.rules.library."
 CHOICES = ("residuals", "fused")  # which change no number, and are not in a document
 
 

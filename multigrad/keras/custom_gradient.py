@@ -26,29 +26,24 @@ import numpy as np
 # Keras (3.15) has no public names for these.
 from keras.src.backend import compute_output_spec, get_keras_mask, set_keras_mask
 
-from ..backend.contract import Backend
-from ..backend.guest import Kind, kind_of
-from ..errors import (
-    RuleError,
-    RuleTypeError,
-    TraceError,
-    UnsupportedOp,
-)
-from ..functions.calls.arguments import flatten, owner_of, replace_at, unwrap
-from ..functions.calls.capture_errors import NotCaptured
-from ..functions.calls.facts import shape_key
-from ..functions.calls.parameters import BoundFunction, bind_call
-from ..functions.custom_gradient import function as make_function
-from ..functions.function import Function
-from ..functions.known_forms import capture_example
-from ..functions.placeholders import take_placeholders
-from ..graph.ir.types import dtype_name
-from ..graph.ops.numerics import as_numpy_dtype
-from ..graph.support.tensors import Tensor
-from ..graph.support.trees import optree
-from ..lowering.checks import find_lacking
-from ..rules.bridging import call_function
-from ..rules.guest_function import infer_kinds
+from ..core.backend.contract import Backend
+from ..core.functions.calls.arguments import flatten, owner_of, replace_at, unwrap
+from ..core.functions.calls.capture_errors import NotCaptured
+from ..core.functions.calls.facts import shape_key
+from ..core.functions.calls.parameters import BoundFunction, bind_call
+from ..core.functions.function import Function
+from ..core.ir.types import dtype_name
+from ..core.lowering.checks import find_lacking
+from ..core.ops.numerics import as_numpy_dtype
+from ..core.support.tensors import Tensor
+from ..core.support.trees import optree
+from ..engine.backend.guest import Kind, kind_of
+from ..engine.functions.custom_gradient import function as make_function
+from ..engine.functions.known_forms import capture_example
+from ..engine.functions.placeholders import take_placeholders
+from ..engine.rules.bridging import call_function
+from ..engine.rules.guest_function import infer_kinds
+from ..errors import RuleError, RuleTypeError, TraceError, UnsupportedOp
 from .base import HoldingLayer, explaining, list_leaves, naming_options
 from .compiled_steps import BACKEND, opaque, refuse_xla
 from .config import describe_function, read_function

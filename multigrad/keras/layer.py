@@ -20,22 +20,22 @@ from typing import Any, NamedTuple
 
 import keras
 
-from ..backend.contract import Backend
+from ..core.backend.contract import Backend
+from ..core.lowering.checks import check_float, find_lacking
+from ..core.lowering.forwards import ActivationName, Forward
+from ..core.rules.activation import Activation as AnyActivation
+from ..core.rules.model.activation_function import as_forward
+from ..core.rules.model.lookup import unknown_keyword_error
+from ..core.rules.model.rule import Rule
+from ..core.rules.model.rule_in_force import RuleInForce, bind_addressed
+from ..core.rules.registry import resolve
+from ..core.support.params import read_params as read_given
+from ..core.support.tensors import Tensor
+from ..core.support.tracebacks import shorten
+from ..core.trace.random_keys import KeySource
+from ..core.trace.trace import NeedsConcrete
+from ..engine.rules.bridging import call_activation
 from ..errors import MultigradError, RuleError
-from ..graph.support.params import read_params as read_given
-from ..graph.support.tensors import Tensor
-from ..graph.support.tracebacks import shorten
-from ..lowering.checks import check_float, find_lacking
-from ..lowering.forwards import ActivationName, Forward
-from ..rules.activation import Activation as AnyActivation
-from ..rules.bridging import call_activation
-from ..rules.model.activation_function import as_forward
-from ..rules.model.lookup import unknown_keyword_error
-from ..rules.model.rule import Rule
-from ..rules.model.rule_in_force import RuleInForce, bind_addressed
-from ..rules.registry import resolve
-from ..trace.random_keys import KeySource
-from ..trace.trace import NeedsConcrete
 from .base import HoldingLayer, naming_options
 from .compiled_steps import (
     BACKEND,

@@ -24,7 +24,7 @@ from keras.src.layers.merging.base_merge import Merge
 from keras.src.layers.pooling.base_pooling import BasePooling
 from keras.src.ops.numpy import Add as AddOperation
 
-from ..backend.discovery import load_backend
+from ..core.backend.discovery import load_backend
 from ..errors import RuleTypeError, RuleValueError
 from ..models.attribution.kinds import LayerCall, check_bounds, kind_of_function
 from ..models.layer_memory import WHOLE, Residual, Within

@@ -13,16 +13,16 @@ from typing import Any, Never
 import keras
 import numpy as np
 
-from ..backend.discovery import backend_of
+from ..core.backend.discovery import backend_of
+from ..core.functions.calls.arguments import replace_at
+from ..core.rules.context import normalize_key
+from ..core.rules.model.lookup import resolve, unknown_keyword_error
+from ..core.rules.model.rule import Rule
+from ..core.rules.model.rule_application import apply_rule
+from ..core.support.params import read_params
+from ..core.trace.active_rules import Moving, settle
+from ..engine.rules.gradients import GradientRule
 from ..errors import RuleError, RuleTypeError, RuleValueError
-from ..functions.calls.arguments import replace_at
-from ..graph.support.params import read_params
-from ..rules.context import normalize_key
-from ..rules.gradients import GradientRule
-from ..rules.model.lookup import resolve, unknown_keyword_error
-from ..rules.model.rule import Rule
-from ..rules.model.rule_application import apply_rule
-from ..trace.active_rules import Moving, settle
 from .compiled_steps import BACKEND, opaque, read_number, read_value
 from .config import describe_params, describe_rule, read_both
 from .params import RuleParams, common_defaults

@@ -23,12 +23,12 @@ from typing import Any
 import keras
 import numpy as np
 
+from ..core.rules.model.rule import Rule
+from ..core.rules.model.rule_in_force import RuleInForce
+from ..core.support.params import as_number
+from ..core.trace.active_rules import Moving, settle
 from ..errors import MultigradError, RuleError, RuleTypeError, suggest
-from ..graph.support.params import as_number
-from ..rules.model.rule import Rule
-from ..rules.model.rule_in_force import RuleInForce
-from ..rules.schedule import Schedule
-from ..trace.active_rules import Moving, settle
+from ..schedule import Schedule
 from .compiled_steps import BACKEND, HOST, assign_number, is_taken, read_array, read_value
 
 AddVariable = Callable[[str, float, str], Any]  # by name, number and dtype

@@ -18,16 +18,10 @@ import numpy as np
 # Keras (3.15) has no public name for it.
 from keras.src.backend.common.variables import AutocastScope
 
+from ..core.functions.function import Function
 from ..errors import RuleTypeError, RuleValueError
-from ..functions.function import Function
-from ..rules.estimators.declared import Estimator
-from ..rules.estimators.quantizers import (
-    STANDARD,
-    Description,
-    axes_of,
-    look_at,
-    read_quantization,
-)
+from ..estimators.declared import Estimator
+from ..estimators.quantizers import STANDARD, Description, axes_of, look_at, read_quantization
 from .base import explaining, naming_options
 from .compiled_steps import in_symbolic_scope, keeping_weights
 from .config import choices_of, describe_function, read_function

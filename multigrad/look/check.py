@@ -10,15 +10,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..backend.contract import Backend
-from ..backend.discovery import load_backend
+from ..core.backend.contract import Backend
+from ..core.backend.discovery import load_backend
+from ..core.functions.function import Function
+from ..core.lowering.lower import lower_graphs
+from ..core.ops.numerics import as_numpy_dtype
+from ..core.rules.model.activation_function import graphs_under
+from ..core.support.trees import optree
+from ..engine.functions.known_forms import prove_given
 from ..errors import RuleTypeError
-from ..functions.function import Function
-from ..functions.known_forms import prove_given
-from ..graph.ops.numerics import as_numpy_dtype
-from ..graph.support.trees import optree
-from ..lowering.lower import lower_graphs
-from ..rules.model.activation_function import graphs_under
 from .subject import (
     SEED,
     Inputs,

@@ -13,24 +13,24 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..backend.contract import Backend
-from ..backend.discovery import load_backend
+from ..core import ops, random
+from ..core.backend.contract import Backend
+from ..core.backend.discovery import load_backend
+from ..core.functions.calls.arguments import flatten
+from ..core.functions.calls.capture_errors import NotCaptured
+from ..core.functions.calls.recipe import Variant
+from ..core.functions.function import Function
+from ..core.ir.graph import every_node
+from ..core.lowering.source import run_reference
+from ..core.random import key_from_int
+from ..core.support.class_bases import cached_property
+from ..core.support.trees import optree
+from ..engine.functions.known_forms import capture_example
+from ..engine.functions.proof.compare import are_off, eps_of, largest_of, margins
+from ..engine.functions.proof.line_tracing import StepLimit
+from ..engine.functions.proof.meanings import MOST_TURNS, Bounded, has_signs
+from ..engine.ops.loops import turning_at_most
 from ..errors import MultigradError, RuleTypeError
-from ..functions.calls.arguments import flatten
-from ..functions.calls.capture_errors import NotCaptured
-from ..functions.calls.recipe import Variant
-from ..functions.function import Function
-from ..functions.known_forms import capture_example
-from ..functions.proof.compare import are_off, eps_of, largest_of, margins
-from ..functions.proof.line_tracing import StepLimit
-from ..functions.proof.meanings import MOST_TURNS, Bounded, has_signs
-from ..graph import ops, random
-from ..graph.ir.graph import every_node
-from ..graph.ops.arrays.loops import turning_at_most
-from ..graph.random import key_from_int
-from ..graph.support.class_bases import cached_property
-from ..graph.support.trees import optree
-from ..lowering.source import run_reference
 from .parity import ROUNDINGS, find_names
 from .subject import (
     Report,

@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ..core.rules.model.rule import Rule
+from ..core.support.params import read_params
 from ..errors import MultigradError, RuleValueError
-from ..graph.support.params import read_params
-from ..rules.model.rule import Rule
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

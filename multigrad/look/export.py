@@ -15,24 +15,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..backend.contract import Backend
-from ..backend.discovery import load_backend
+from ..core.backend.contract import Backend
+from ..core.backend.discovery import load_backend
+from ..core.functions.calls.arguments import flatten, owner_of, unwrap
+from ..core.functions.calls.capture_errors import NotCaptured
+from ..core.functions.calls.decision import EXPORTED
+from ..core.functions.calls.recipe import Variant
+from ..core.functions.function import Function
+from ..core.rules.activation import Activation
+from ..core.rules.model.rule_in_force import read_number
+from ..core.rules.vjp import function_under
+from ..core.support.trees import optree
+from ..engine.functions.documents.format import MOST_BYTES, parse
+from ..engine.functions.eject.eject import eject_operators
+from ..engine.functions.object_function import on_backend
+from ..engine.functions.saving import OPERATORS_FILE, read_operators
+from ..engine.rules.saving import from_dict
+from ..engine.support.files import write_whole
 from ..errors import FormatError, RuleTypeError, UnsupportedOp
-from ..functions.calls.arguments import flatten, owner_of, unwrap
-from ..functions.calls.capture_errors import NotCaptured
-from ..functions.calls.decision import EXPORTED
-from ..functions.calls.recipe import Variant
-from ..functions.documents.format import MOST_BYTES, parse
-from ..functions.eject.eject import eject_operators
-from ..functions.function import Function
-from ..functions.object_function import on_backend
-from ..functions.saving import OPERATORS_FILE, read_operators
-from ..graph.support.files import write_whole
-from ..graph.support.trees import optree
-from ..rules.activation import Activation
-from ..rules.model.rule_in_force import read_number
-from ..rules.saving import from_dict
-from ..rules.vjp import function_under
 
 StrPath = str | os.PathLike[str]
 # The framework whose exporter writes a format.

@@ -9,11 +9,11 @@ from typing import Any, Literal, Never, TypeAlias
 
 import numpy as np
 
+from ..core.functions.calls.parameters import told_arguments
+from ..core.rules.model.lookup import unknown_keyword_error
+from ..core.support.installed import import_extra
+from ..engine.support.files import replacing
 from ..errors import RuleTypeError, RuleValueError
-from ..functions.calls.parameters import told_arguments
-from ..graph.support.files import replacing
-from ..graph.support.installed import import_extra
-from ..rules.model.lookup import unknown_keyword_error
 from .curves import Curve, Picture, describe_value
 from .pictures import make_picture
 from .subject import as_array

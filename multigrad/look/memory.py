@@ -17,24 +17,24 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.contract import Backend
-from ..backend.discovery import in_use, load_backend
+from ..core.backend.contract import Backend
+from ..core.backend.discovery import in_use, load_backend
+from ..core.functions.calls.capture_errors import NotCaptured
+from ..core.functions.calls.recipe import Variant
+from ..core.functions.function import Function
+from ..core.ir.graph import Node
+from ..core.ir.types import BOOL, FLOATS, WHOLE, T, dtype_name
+from ..core.lowering.cuts import find_cuts_for_writes
+from ..core.lowering.function_graph import PACK, FunctionGraph
+from ..core.ops.numerics import as_numpy_dtype
+from ..core.passes.facts import SHARDS, Shapes, is_tensor_input, shape_fact
+from ..core.passes.residuals import BYTES, ResidualCut
+from ..core.rules.activation import Activation
+from ..core.rules.vjp import function_under
+from ..engine.functions.known_forms import capture_example
 from ..errors import RuleTypeError, RuleValueError, TraceError
-from ..functions.calls.capture_errors import NotCaptured
-from ..functions.calls.recipe import Variant
-from ..functions.function import Function
-from ..functions.known_forms import capture_example
-from ..graph.ir.graph import Node
-from ..graph.ir.types import BOOL, FLOATS, WHOLE, T, dtype_name
-from ..graph.ops.numerics import as_numpy_dtype
-from ..graph.passes.facts import SHARDS, Shapes, is_tensor_input, shape_fact
-from ..graph.passes.residuals import BYTES, ResidualCut
-from ..lowering.cuts import find_cuts_for_writes
-from ..lowering.function_graph import PACK, FunctionGraph
 from ..models.layer_memory import Residual, Shape
 from ..models.override import is_model_of
-from ..rules.activation import Activation
-from ..rules.vjp import function_under
 from .subject import Subject, subject_of
 
 COLUMNS = ("layer", "name", "what", "shape", "dtype", "bytes")

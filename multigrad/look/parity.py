@@ -10,21 +10,21 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..backend.contract import Backend
-from ..backend.discovery import backends, load_backend
-from ..capture.user_code.object_state import read_state
+from ..core.backend.contract import Backend
+from ..core.backend.discovery import backends, load_backend
+from ..core.functions.calls.capture_errors import NotCaptured
+from ..core.lowering.function_graph import FunctionGraph
+from ..core.rules.activation import Activation
+from ..core.rules.context import use
+from ..core.rules.vjp import function_under
+from ..core.support.trees import optree
+from ..core.trace.lookups import at_present
+from ..engine.capture.user_code.object_state import read_state
+from ..engine.functions.known_forms import capture_example
+from ..engine.functions.object_function import owner_of_method
+from ..engine.functions.proof.compare import are_off, eps_of, margins, smallest_of
+from ..engine.functions.proof.meanings import Bounded
 from ..errors import RuleTypeError, TraceError
-from ..functions.calls.capture_errors import NotCaptured
-from ..functions.known_forms import capture_example
-from ..functions.object_function import owner_of_method
-from ..functions.proof.compare import are_off, eps_of, margins, smallest_of
-from ..functions.proof.meanings import Bounded
-from ..graph.support.trees import optree
-from ..lowering.function_graph import FunctionGraph
-from ..rules.activation import Activation
-from ..rules.context import use
-from ..rules.vjp import function_under
-from ..trace.lookups import at_present
 from .subject import (
     Inputs,
     Report,

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..capture.user_code.signature import unknown_param
+from ..core.functions.function import Function
+from ..core.rules.activation import Activation
+from ..core.rules.model.activation_function import as_forward, put_under
+from ..core.rules.model.rule import Rule
+from ..core.rules.model.signature import unknown_param
+from ..core.rules.registry import resolve
+from ..core.rules.vjp import vjp
+from ..core.trace.active_rules import Moving
 from ..errors import RuleTypeError, RuleValueError
-from ..functions.function import Function
-from ..rules.activation import Activation
-from ..rules.model.activation_function import as_forward, put_under
-from ..rules.model.rule import Rule
-from ..rules.registry import resolve
-from ..rules.vjp import vjp
-from ..trace.active_rules import Moving
 from .curves import (
     DRAWS,
     MOST_CURVES,

@@ -18,17 +18,17 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .. import estimators
+from ..core.rules.model.rule import Rule
+from ..core.rules.model.rule_names import near_names, plain
+from ..core.rules.registry import get, rules
+from ..core.support.class_bases import cached_property
+from ..engine.rules.saving import other_numbers
 from ..errors import MultigradError, NativeRuleWarning, RuleValueError, suggest
-from ..graph.support.class_bases import cached_property
+from ..estimators.declared import Estimator
 from ..models.attribution.composites import call_hint
-from ..rules import estimators
-from ..rules.estimators.declared import Estimator
-from ..rules.model.rule import Rule
-from ..rules.model.rule_names import near_names, plain
-from ..rules.registry import get, rules
-from ..rules.saving import other_numbers
 
-LIBRARIES = ("multigrad.rules.library.", "multigrad.rules.estimators.")
+LIBRARIES = ("multigrad.core.rules.library.", "multigrad.estimators.")
 CLOSE = 0.76  # of difflib: "triangle" finds "triangular"
 
 

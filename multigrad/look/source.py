@@ -18,35 +18,35 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from ..backend.contract import Backend
-from ..backend.discovery import in_use, load_backend
-from ..backend.emitted import Attached
+from ..core import ops
+from ..core.backend.contract import Backend
+from ..core.backend.discovery import in_use, load_backend
+from ..core.backend.emitted import Attached
+from ..core.functions.calls.decision import LOWERED, SHOWN
+from ..core.functions.calls.recipe import Variant
+from ..core.functions.function import Function
+from ..core.ir.graph import Graph, Node, format_graph
+from ..core.ir.types import INPUT_SHAPE, SCALAR_SHAPE, T, Type
+from ..core.lowering.checks import format_lengths
+from ..core.lowering.cuts import find_cuts_for_writes
+from ..core.lowering.forwards import ActivationName, Forward, find_forward
+from ..core.lowering.function_graph import PACK, FunctionGraph
+from ..core.lowering.lower import lower_graphs
+from ..core.passes.facts import LIBRARY
+from ..core.passes.residuals import BYTES, ResidualCut
+from ..core.rules.activation import Activation
+from ..core.rules.model.activation_function import as_forward, graphs_under
+from ..core.rules.model.rule import Rule
+from ..core.rules.model.rule_in_force import RuleInForce, chain_of, read_number
+from ..core.rules.registry import resolve
+from ..core.support.class_bases import Shown
+from ..core.trace.active_rules import Moving
+from ..core.trace.trace import NeedsConcrete
+from ..engine.functions.chain import Chain
+from ..engine.functions.eject.eject import eject
+from ..engine.functions.known_forms import find_variant
+from ..engine.functions.saving import Asked, asked_of_arguments, over_dtypes
 from ..errors import MultigradError, RuleTypeError, TraceError, UnsupportedOp
-from ..functions.calls.decision import LOWERED, SHOWN
-from ..functions.calls.recipe import Variant
-from ..functions.chain import Chain
-from ..functions.eject.eject import eject
-from ..functions.function import Function
-from ..functions.known_forms import find_variant
-from ..functions.saving import Asked, asked_of_arguments, over_dtypes
-from ..graph import ops
-from ..graph.ir.graph import Graph, Node, format_graph
-from ..graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, T, Type
-from ..graph.passes.facts import LIBRARY
-from ..graph.passes.residuals import BYTES, ResidualCut
-from ..graph.support.class_bases import Shown
-from ..lowering.checks import format_lengths
-from ..lowering.cuts import find_cuts_for_writes
-from ..lowering.forwards import ActivationName, Forward, find_forward
-from ..lowering.function_graph import PACK, FunctionGraph
-from ..lowering.lower import lower_graphs
-from ..rules.activation import Activation
-from ..rules.model.activation_function import as_forward, graphs_under
-from ..rules.model.rule import Rule
-from ..rules.model.rule_in_force import RuleInForce, chain_of, read_number
-from ..rules.registry import resolve
-from ..trace.active_rules import Moving
-from ..trace.trace import NeedsConcrete
 
 # --- show -----------------------------------------------------------------------------------------
 MOST_CALLS = 100  # written of one expression in the text on what is kept

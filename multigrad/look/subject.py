@@ -12,19 +12,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..backend.contract import Backend
-from ..backend.discovery import (
+from ..core import random
+from ..core.backend.contract import Backend
+from ..core.backend.discovery import (
     backend_among,
     backend_of,
     in_use,
     load_backend,
     refuse_unusable,
 )
-from ..backend.values import is_float_tensor
-from ..capture.user_code.libraries import dialect_of
-from ..capture.user_code.signature import name_of
-from ..errors import MultigradError, RuleTypeError, TraceError
-from ..functions.calls.arguments import (
+from ..core.backend.values import is_float_tensor
+from ..core.functions.calls.arguments import (
     Layout,
     flatten,
     name_paths,
@@ -33,32 +31,34 @@ from ..functions.calls.arguments import (
     replace_at,
     unwrap,
 )
-from ..functions.calls.capture_errors import NotCaptured
-from ..functions.calls.decision import SHOWN
-from ..functions.calls.facts import shape_under
-from ..functions.calls.parameters import BoundFunction, signature_of
-from ..functions.calls.recipe import Options
-from ..functions.code_recipes import recipe_of_pair
-from ..functions.custom_gradient import function as make_function
-from ..functions.function import Function
-from ..functions.importers import as_function, find_custom
-from ..functions.known_forms import find_variant
-from ..functions.proof.meanings import Bounded, VectorSigns, run_bounded
-from ..functions.proof.run import home_name
-from ..functions.proof.run import homes as homes_of_dialect
-from ..functions.proof.samples import is_float as is_float_array
-from ..graph import random
-from ..graph.ir.types import dtype_name
-from ..graph.ops.numerics import as_numpy_dtype, ignoring_warnings
-from ..graph.random import key_from_int
-from ..graph.support.tensors import Tensor
-from ..graph.support.trees import optree
-from ..lowering.forwards import Forward
-from ..lowering.function_graph import FunctionGraph
-from ..rules.activation import Activation
-from ..rules.model.rule import Rule
-from ..rules.registry import resolve
-from ..rules.vjp import vjp_leaves
+from ..core.functions.calls.capture_errors import NotCaptured
+from ..core.functions.calls.decision import SHOWN
+from ..core.functions.calls.facts import shape_under
+from ..core.functions.calls.parameters import BoundFunction, signature_of
+from ..core.functions.calls.recipe import Options
+from ..core.functions.function import Function
+from ..core.functions.proof.samples import is_float as is_float_array
+from ..core.ir.types import dtype_name
+from ..core.lowering.forwards import Forward
+from ..core.lowering.function_graph import FunctionGraph
+from ..core.ops.numerics import as_numpy_dtype, ignoring_warnings
+from ..core.random import key_from_int
+from ..core.rules.activation import Activation
+from ..core.rules.model.rule import Rule
+from ..core.rules.model.signature import name_of
+from ..core.rules.registry import resolve
+from ..core.rules.vjp import vjp_leaves
+from ..core.support.tensors import Tensor
+from ..core.support.trees import optree
+from ..engine.capture.user_code.libraries import dialect_of
+from ..engine.functions.code_recipes import recipe_of_pair
+from ..engine.functions.custom_gradient import function as make_function
+from ..engine.functions.importers import as_function, find_custom
+from ..engine.functions.known_forms import find_variant
+from ..engine.functions.proof.meanings import Bounded, VectorSigns, run_bounded
+from ..engine.functions.proof.run import home_name
+from ..engine.functions.proof.run import homes as homes_of_dialect
+from ..errors import MultigradError, RuleTypeError, TraceError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 SHAPE = (4, 6)  # of inputs that are made up

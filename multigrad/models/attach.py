@@ -10,14 +10,14 @@ from dataclasses import astuple
 from importlib import import_module
 from typing import Any, Protocol, Self, TypeAlias, TypeVar, overload
 
-from ..backend.discovery import in_use, refuse_unusable
+from ..core.backend.discovery import in_use, refuse_unusable
+from ..core.functions.calls.parameters import told_arguments
+from ..core.rules.model.rule import Rule
+from ..core.support.params import P, R
+from ..core.support.threads import make_lock
+from ..engine.functions.importers import framework_of
 from ..errors import RuleTypeError, RuleValueError
-from ..functions.calls.parameters import told_arguments
-from ..functions.importers import framework_of
-from ..graph.support.params import P, R
-from ..graph.support.threads import make_lock
-from ..rules.estimators.quantizers import Description
-from ..rules.model.rule import Rule
+from ..estimators.quantizers import Description
 from .attribution.composites import Composite
 from .override import Overridden, override
 from .selectors import Row

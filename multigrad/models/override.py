@@ -17,11 +17,20 @@ from typing import Any, Generic, NoReturn, TypeVar
 import numpy as np
 import optree
 
-from ..backend.contract import Backend
-from ..backend.discovery import in_use, load_backend
-from ..capture.foreign_calls import record_call
-from ..capture.user_code.signature import name_of
-from ..capture.values.tracer import V
+from ..core.backend.contract import Backend
+from ..core.backend.discovery import in_use, load_backend
+from ..core.functions.calls.recipe import Options, Recipe, Recorded
+from ..core.functions.function import Function
+from ..core.ir.op import Op
+from ..core.ir.types import INPUT, format_shape, is_float
+from ..core.rules.model.rule import Rule
+from ..core.rules.model.signature import name_of
+from ..core.support.params import P, R
+from ..core.trace.trace import Trace, Value, is_symbolic_tensor, setting
+from ..core.trace.xp import all as xp
+from ..engine.capture.foreign_calls import record_call
+from ..engine.capture.values.tracer import V
+from ..engine.functions.code_recipes import recipe_of_pair
 from ..errors import (
     GradientError,
     MultigradError,
@@ -30,15 +39,6 @@ from ..errors import (
     RuleValueError,
     suggest,
 )
-from ..functions.calls.recipe import Options, Recipe, Recorded
-from ..functions.code_recipes import recipe_of_pair
-from ..functions.function import Function
-from ..graph.ir.op import Op
-from ..graph.ir.types import INPUT, format_shape, is_float
-from ..graph.support.params import P, R
-from ..rules.model.rule import Rule
-from ..trace.trace import Trace, Value, is_symbolic_tensor, setting
-from ..trace.xp import all as xp
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
 from .gradient_replacement import Replacement, misfit_message, replacement_for

@@ -9,9 +9,9 @@ import pytest
 
 import multigrad as xg
 from multigrad.audit import doctor as room
-from multigrad.backend.differences import Fault
+from multigrad.core.support.installed import is_older
+from multigrad.engine.backend.differences import Fault
 from multigrad.errors import MultigradError, RuleTypeError
-from multigrad.graph.support.installed import is_older
 
 from ..harness.hidden import python
 from ..versions import known_faults

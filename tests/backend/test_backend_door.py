@@ -16,7 +16,7 @@ import pytest
 
 import multigrad as xg
 from multigrad import backend as door
-from multigrad.backend import discovery
+from multigrad.core.backend import discovery
 
 ROOT = Path(door.__file__).parent
 TOY = Path(__file__).parents[1] / "toy_backend" / "multigrad_toy"

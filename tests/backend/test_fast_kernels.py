@@ -14,8 +14,8 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.backend.rows import enabled
-from multigrad.lowering.patterns import all_patterns, without
+from multigrad.core.backend.rows import enabled
+from multigrad.engine.lowering.patterns import all_patterns, without
 from multigrad_conformance.under_test import pull
 
 from ..harness.ejecting import BY_RANK
@@ -416,7 +416,7 @@ def test_numpy_clips_to_the_bits_of_a_minimum_of_a_maximum(dtype: str) -> None:
 
 
 def test_numpy_works_by_blocks_where_arrays_are_large_and_gives_the_same_bits() -> None:
-    from multigrad.lowering.reference.kernels import MANY
+    from multigrad.core.lowering.reference.kernels import MANY
 
     random = np.random.default_rng(0)
     x = random.standard_normal(MANY + 5, dtype=np.float32)

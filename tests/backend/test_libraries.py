@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from multigrad.capture.user_code.libraries import is_library_file
+from multigrad.engine.capture.user_code.libraries import is_library_file
 
 from ..harness.hidden import python
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from multigrad.graph import ops
+from multigrad.core import ops
 
 from ..support.installed import CONFORMANCE, install, tomllib
 

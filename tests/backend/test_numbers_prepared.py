@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
+from multigrad.core.backend.discovery import load_backend
 from multigrad_conformance.under_test import pull
 
 from ..support.threads import on_threads

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.graph.support import threads
+from multigrad.core.support import threads
 
 from ..harness.hidden import python
 from ..written.unseen import Unseen

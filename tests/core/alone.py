@@ -37,8 +37,8 @@ WHOLE = "MULTIGRAD_WHOLE"  # names the folder that lends modules to the core
 REPORT = "MULTIGRAD_LENT"  # names the file that gets the lines that asked for them
 STUBS = "MULTIGRAD_STUBS"  # is set where what is imported is an error as it is used
 JOINTS = "multigrad.engine"
-THROUGH = tuple(f"multigrad.graph.support.{name}" for name in ("lazy_modules", "threads"))
-PROVIDED = "multigrad.graph.support.provided"
+THROUGH = tuple(f"multigrad.core.support.{name}" for name in ("lazy_modules", "threads"))
+PROVIDED = "multigrad.core.support.provided"
 
 
 def modules_in(root: Path) -> dict[str, Path]:
@@ -51,15 +51,12 @@ def modules_in(root: Path) -> dict[str, Path]:
     return found
 
 
-def core_modules(backend: str, lists: Path = HERE) -> set[str]:
-    """Return the names of the core's modules, and of a backend's: all, if there is no list."""
-    files = [lists / "core.txt", lists / f"{backend}_core.txt"]
-    words = [line.split() for file in files if file.is_file() for line in file.open()]
-    found = {line[0] for line in words if line and not line[0].startswith("#")}
+def core_modules(backend: str) -> set[str]:
+    """Return the names of the core's modules, and of a backend's."""
     own = f"multigrad_{backend}"
-    return found | {
-        name for name in modules_in(ROOT) if name.startswith(own) and not files[1].is_file()
-    }
+    tops = {*("multigrad", "multigrad.backend", "multigrad.core", "multigrad.errors"), own}
+    inside = ("multigrad.core.", f"{own}.core")
+    return {name for name in modules_in(ROOT) if name in tops or name.startswith(inside)}
 
 
 def copy_core(folder: Path, backend: str, core: set[str]) -> None:
@@ -329,9 +326,8 @@ def main() -> int:
     parser.add_argument("backend", choices=BACKENDS)
     parser.add_argument("--lend", action="store_true", help="list what the core asks for")
     parser.add_argument("--stub", action="store_true", help="let it import what it does not use")
-    parser.add_argument("--lists", type=Path, default=HERE, help="the folder of the lists")
     given, words = parser.parse_known_args()
-    core = core_modules(given.backend, given.lists)
+    core = core_modules(given.backend)
     code, report = run(given.backend, core, words, lend=given.lend, stub=given.stub)
     print(report)
     return code

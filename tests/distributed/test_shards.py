@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.graph import ops, random
-from multigrad.graph.ir.graph import Graph, Node
-from multigrad.graph.ir.types import T
-from multigrad.graph.support.params import Shards, read_shards
-from multigrad.trace.trace import NeedsConcrete
+from multigrad.core import ops, random
+from multigrad.core.ir.graph import Graph, Node
+from multigrad.core.ir.types import T
+from multigrad.core.support.params import Shards, read_shards
+from multigrad.core.trace.trace import NeedsConcrete
 
 RNG = np.random.default_rng(0)
 G, X = RNG.normal(size=(2, 4, 6, 3))
@@ -291,7 +291,7 @@ def test_users_rules_name_the_reduction_themselves() -> None:
 
 Array: TypeAlias = Any
 Place = dict[str, int]  # the index of a shard along each mesh axis
-OWN = "multigrad.rules.library."
+OWN = "multigrad.core.rules.library."
 MESH = {"data": 2, "model": 3}
 KEY = (0, 7)
 G_TOGETHER, X_TOGETHER = np.random.default_rng(3).normal(size=(2, 4, 6, 3))

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from multigrad.functions.calls import decision
+from multigrad.core.functions.calls import decision
 
 ROOT = Path(decision.__file__).parents[3]
 FOLDERS = [ROOT / "multigrad", *(ROOT / "backends").glob("multigrad_*")]
 FILES = [path for folder in FOLDERS for path in folder.rglob("*.py")]
 # They capture, or take up what was captured, and run nothing; the last one hands it to `decide`.
 CAPTURING = {
-    "multigrad/functions/entries.py",
-    "multigrad/functions/captures.py",
-    "backends/multigrad_torch/compile/calls.py",
+    "multigrad/core/functions/entries.py",
+    "multigrad/core/functions/captures.py",
+    "backends/multigrad_torch/core/compile/calls.py",
 }
 pytestmark = pytest.mark.skipif(
     not (ROOT / "backends").exists(), reason="the tests run beside an installed package"

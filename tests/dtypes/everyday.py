@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
-from multigrad.capture.dialect import find_dialect
-from multigrad.graph.ops.numerics import as_numpy_dtype
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.ops.numerics import as_numpy_dtype
+from multigrad.engine.capture.dialect import find_dialect
 
 DTYPES = ("bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 LARGE = {

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
-from multigrad.capture.dialect import find_dialect, require_dialect
-from multigrad.graph.ops.numerics import as_numpy_dtype
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.ops.numerics import as_numpy_dtype
+from multigrad.engine.capture.dialect import find_dialect, require_dialect
 
 DTYPES = (
     "bool", "int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64",
@@ -152,7 +152,7 @@ class Outcome:
 def names_of(dialect: str) -> dict[str, Any]:
     """Return a dialect's captured functions by a name of each."""
     if dialect == "numpy":
-        import_module("multigrad.capture.dialects.numpy")  # its table stands in the core
+        import_module("multigrad.engine.capture.dialects.numpy")  # its table stands in the core
     else:
         require_dialect(dialect)
     table = find_dialect(dialect)

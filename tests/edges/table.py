@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
-from multigrad.capture.dialect import find_dialect
+from multigrad.core.backend.discovery import load_backend
+from multigrad.engine.capture.dialect import find_dialect
 from multigrad.errors import DisprovedError, PlaceError
 
 from .expressions import EXPRESSIONS, HELPERS

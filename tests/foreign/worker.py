@@ -46,9 +46,9 @@ def find(name: str) -> object:
 
 def judge(name: str, words: list[str], _: Sequence[str]) -> dict[str, str]:
     """Return the verdict of a row on each backend."""
-    from multigrad.backend.discovery import backends
     from multigrad.command.named_objects import SEED, read_input
-    from multigrad.functions.importers import find_custom
+    from multigrad.core.backend.discovery import backends
+    from multigrad.engine.functions.importers import find_custom
     from multigrad.look.convert import EQUAL, convert
 
     names = [row.name for row in backends() if row.installed]
@@ -71,9 +71,9 @@ def audit(name: str, words: list[str], laws: Sequence[str]) -> dict[str, str]:
     import multigrad as xg
     from multigrad.audit.audit import BROKEN, KEPT, REFUSED
     from multigrad.audit.gate import Side
-    from multigrad.backend.discovery import load_backend
     from multigrad.command.guessed_inputs import choose_inputs
     from multigrad.command.named_objects import SEED, read_input
+    from multigrad.core.backend.discovery import load_backend
     from multigrad.errors import MultigradError
     from multigrad.look.subject import as_array
 

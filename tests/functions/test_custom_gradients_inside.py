@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.capture.user_code.libraries import is_library_file
+from multigrad.engine.capture.user_code.libraries import is_library_file
 from multigrad_conformance.under_test import pull
 
 from ..harness.own_library import assert_as_in

@@ -9,8 +9,8 @@ import pytest
 
 import multigrad as xg
 from multigrad import GradientError, TraceError, vjp
-from multigrad.functions import captures
-from multigrad.functions.importers import from_autograd_function
+from multigrad.core.functions import captures
+from multigrad.engine.functions.importers import from_autograd_function
 from multigrad_conformance.under_test import pull
 
 from ..conftest import BACKENDS

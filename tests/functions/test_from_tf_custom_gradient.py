@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.functions.importers import from_tf_custom_gradient
-from multigrad.rules.vjp import vjp
+from multigrad.core.rules.vjp import vjp
+from multigrad.engine.functions.importers import from_tf_custom_gradient
 from multigrad_conformance.under_test import pull
 
 from ..conftest import NumpyBackend

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.trace.lookups import is_in_force
+from multigrad.core.trace.lookups import is_in_force
 from multigrad_conformance.under_test import pull
 
 from ..harness.models.surrogates import triangle

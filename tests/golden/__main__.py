@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from multigrad.backend.discovery import load_backend
+from multigrad.core.backend.discovery import load_backend
 from multigrad.errors import BackendNotFound
 
 from . import digests

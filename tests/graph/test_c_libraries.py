@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from multigrad.engine.support.c_libraries import CLibrary, NoLibraryError, find_command
 from multigrad.errors import RuleValueError
-from multigrad.graph.support.c_libraries import CLibrary, NoLibraryError, find_command
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="there is no compiled code on Windows")
 

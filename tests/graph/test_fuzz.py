@@ -18,12 +18,12 @@ import pytest
 from hypothesis import find, settings
 from scipy import special
 
-from multigrad.backend.discovery import load_backend
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph, Node, make_node
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ir.types import BOOL, INPUT, Type
-from multigrad.trace.xp import all as neutral
+from multigrad.core import ops
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.ir.graph import Graph, Node, make_node
+from multigrad.core.ir.op import Op
+from multigrad.core.ir.types import BOOL, INPUT, Type
+from multigrad.core.trace.xp import all as neutral
 from multigrad_conformance.differences import regroups
 from multigrad_conformance.oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, finfo
 from multigrad_conformance.programs.attributes import LEFT_OUT, TAKING_PART, takes_part

@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.errors import MultigradError
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph, Node, make_node
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ir.types import (
+from multigrad.core import ops
+from multigrad.core.ir.graph import Graph, Node, make_node
+from multigrad.core.ir.op import Op
+from multigrad.core.ir.types import (
     BOOL_SCALAR,
     FLOAT_SCALAR,
     INPUT,
@@ -28,10 +27,11 @@ from multigrad.graph.ir.types import (
     UNKNOWN,
     Type,
 )
-from multigrad.graph.passes import verify as verifying
-from multigrad.graph.passes.verify import CHECKS, InvalidGraph, verify
-from multigrad.rules.registry import resolve
-from multigrad.trace.trace import Trace, constant
+from multigrad.core.rules.registry import resolve
+from multigrad.core.trace.trace import Trace, constant
+from multigrad.engine.passes import verify as verifying
+from multigrad.engine.passes.verify import CHECKS, InvalidGraph, verify
+from multigrad.errors import MultigradError
 from multigrad_conformance.oracles import DTYPES, LIBRARY, spread
 
 from ..written.unseen import Unseen
@@ -98,7 +98,7 @@ def test_threads_that_build_the_same_graph_get_the_same_nodes() -> None:
 
 
 def test_nodes_without_a_graph_are_forgotten() -> None:
-    from multigrad.graph.ir.graph import _nodes
+    from multigrad.core.ir.graph import _nodes
 
     gc.collect()
     before = len(_nodes)

@@ -21,23 +21,23 @@ import pytest
 import multigrad as xg
 from multigrad import backend as door
 from multigrad import xp
-from multigrad.backend.discovery import load_backend
-from multigrad.functions.proof.meanings import run_bounded
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph
-from multigrad.graph.ir.op import REQUIRED, Op
-from multigrad.graph.ir.types import INPUT, T, Type
-from multigrad.graph.ops.properties import CONSTANT, LINEAR, Domain
-from multigrad.graph.ops.table import DECLARED, composite, parts_of
-from multigrad.graph.passes import decisions, facts, memory, residuals
-from multigrad.graph.passes.simplify import simplify
-from multigrad.graph.passes.verify import verify
-from multigrad.lowering.source import emit_rule
-from multigrad.trace.derived.derivatives import pullback, pullbacks
-from multigrad.trace.trace import Trace, apply
-from multigrad.trace.xp import all as neutral
-from multigrad.trace.xp import ops as recorded
-from multigrad.trace.xp import transposes
+from multigrad.core import ops
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.ir.graph import Graph
+from multigrad.core.ir.op import REQUIRED, Op
+from multigrad.core.ir.types import INPUT, T, Type
+from multigrad.core.lowering.source import emit_rule
+from multigrad.core.ops.properties import CONSTANT, LINEAR, Domain
+from multigrad.core.ops.table import DECLARED, composite, parts_of
+from multigrad.core.passes import decisions, facts, memory, residuals
+from multigrad.core.passes.simplify import simplify
+from multigrad.core.trace.derived.derivatives import pullback, pullbacks
+from multigrad.core.trace.trace import Trace, apply
+from multigrad.core.trace.xp import all as neutral
+from multigrad.core.trace.xp import ops as recorded
+from multigrad.core.trace.xp import transposes
+from multigrad.engine.functions.proof.meanings import run_bounded
+from multigrad.engine.passes.verify import verify
 from multigrad_conformance.declared import Case, cases
 from multigrad_conformance.ops.test_ops_arrays import REDUCTIONS
 from multigrad_conformance.ops.test_ops_declared import OF_ANY_SHAPE
@@ -344,8 +344,8 @@ from multigrad.graph.ir.types import INPUT
 x = Trace("alone").input("tin", INPUT)
 result = xg.xp.where(abs(x) < 1, x * xg.xp.mean(x), 0.0)
 pullback(Graph("alone", (x.node,), (result.node,)))
-families = {f"multigrad.graph.ops.arrays.{name}" for name in ("indexing", "loops", "products")}
-others = {f"multigrad.trace.{name}" for name in ("assertions", "derived.scans", "xp.shapes")}
+families = {f"multigrad.engine.ops.{name}" for name in ("indexing", "loops", "products")}
+others = {f"multigrad.core.trace.{name}" for name in ("assertions", "derived.scans", "xp.shapes")}
 assert (families | others).isdisjoint(sys.modules)
 ops.MATMUL
 assert families <= sys.modules.keys()

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph, Node, make_node
-from multigrad.graph.ir.types import FLOAT_SCALAR, INPUT, INPUT_SHAPE, Type
-from multigrad.graph.passes.simplify import rebuild, rewrites_for, simplify
-from multigrad.graph.passes.verify import verify
-from multigrad.lowering.source import emit_rule
-from multigrad.trace.derived.derivatives import pullback
-from multigrad.trace.trace import Trace, apply, cast_node, constant
+from multigrad.core import ops
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.ir.graph import Graph, Node, make_node
+from multigrad.core.ir.types import FLOAT_SCALAR, INPUT, INPUT_SHAPE, Type
+from multigrad.core.lowering.source import emit_rule
+from multigrad.core.passes.simplify import rebuild, rewrites_for, simplify
+from multigrad.core.trace.derived.derivatives import pullback
+from multigrad.core.trace.trace import Trace, apply, cast_node, constant
+from multigrad.engine.passes.verify import verify
 from multigrad_conformance.oracles import (
     DTYPES,
     FLOAT16,

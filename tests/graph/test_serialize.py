@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import freeze
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ir.types import BOOL, INT32, T
-from multigrad.trace.trace import apply
+from multigrad.core import ops
+from multigrad.core.ir.graph import freeze
+from multigrad.core.ir.op import Op
+from multigrad.core.ir.types import BOOL, INT32, T
+from multigrad.core.trace.trace import apply
 
 xp = xg.xp
 Tensor = Any

@@ -27,7 +27,7 @@ MODULES = {
     "multigrad.estimators": "estimators.md",
     "multigrad.attribution": "attribution.md",
     "multigrad.models.attribution.composites": "attribution.md",
-    "multigrad.capture.dialects.xp": "xp.md",
+    "multigrad.core.xp": "xp.md",
     "multigrad.testing": "testing.md",
     "multigrad.transforms": "other.md",
     "multigrad.wrappers": "other.md",
@@ -41,25 +41,25 @@ MODULES = {
     "multigrad.compat.spikingjelly": "other.md",
     "multigrad.backend": "backend.md backend_code.md",
 }
-MADE = "multigrad.trace.xp.ops"
+MADE = "multigrad.core.trace.xp.ops"
 # Names of modules without an `__all__`.
 NAMES = {
     "multigrad.errors": ("RuleValueError", "RuleTypeError", "DisprovedError", "NotProvenWarning"),
 }
 # The classes whose public methods and properties are names too, and their pages.
 CLASSES = {
-    "multigrad.rules.model.rule.Rule": "objects.md",
-    "multigrad.functions.function.Function": "objects.md",
+    "multigrad.core.rules.model.rule.Rule": "objects.md",
+    "multigrad.core.functions.function.Function": "objects.md",
     "multigrad.models.attach.Attachment": "objects.md",
     "multigrad.models.selectors.Row": "objects.md",
     "multigrad.models.override.Overridden": "objects.md",
     "multigrad.look.check.CheckReport": "objects.md",
     "multigrad.look.parity.ParityReport": "objects.md",
     "multigrad.look.parity.ParityRow": "objects.md",
-    "multigrad.backend.discovery.BackendStatus": "objects.md",
+    "multigrad.core.backend.discovery.BackendStatus": "objects.md",
     "multigrad.models.attribution.relevance.Relevance": "objects.md",
     "multigrad.models.attribution.composites.Composite": "attribution.md",
-    "multigrad.rules.schedule.Schedule": "schedule.md",
+    "multigrad.schedule.Schedule": "schedule.md",
 }
 # Methods that other rooms of multigrad call, and nobody else.
 INNER = {

@@ -178,8 +178,8 @@ def test_parity_sees_a_backend_that_computes_something_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from multigrad.backend import Kernels
-    from multigrad.backend.discovery import load_backend
-    from multigrad.graph import ops
+    from multigrad.core import ops
+    from multigrad.core.backend.discovery import load_backend
 
     numpy_backend = load_backend("numpy")
     rows = dict(numpy_backend.kernels.rows)

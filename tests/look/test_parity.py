@@ -13,8 +13,8 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.backend.discovery import load_backend
-from multigrad.graph import ops
+from multigrad.core import ops
+from multigrad.core.backend.discovery import load_backend
 from multigrad_conformance.oracles import FLOAT32, FORWARDS, assert_same_numbers, exact, spread
 from multigrad_conformance.test_rules import DETERMINISTIC, SIZE, expected_gradient
 

@@ -15,12 +15,12 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
+from multigrad.core.support.tracebacks import FULL, VARIABLE
 from multigrad.errors import RuleTypeError
-from multigrad.graph.support.tracebacks import FULL, VARIABLE
 
 from ..harness.ejecting import BY_RANK
 
-OWN = "multigrad.rules.library."
+OWN = "multigrad.core.rules.library."
 
 LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)]
 X = np.array([[-1.0, 0.25], [0.75, 2.0]], np.float32)

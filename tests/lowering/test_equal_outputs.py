@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
-from multigrad.graph.passes.residuals import reads_shape_alone
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.passes.residuals import reads_shape_alone
 from multigrad_conformance.declared import cases
 from multigrad_conformance.under_test import pull
 
@@ -141,7 +141,7 @@ def test_a_shape_or_dtype_keeps_no_tensor(forward: Callable[..., Any], backward:
 
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_take_a_shape_and_dtype_for_a_tensor(name: str) -> None:
-    from multigrad_torch.attach.attach import Like
+    from multigrad_torch.core.attach.attach import Like
 
     case, torch = CASES[name], load_backend("torch")
     x = np.linspace(-1.7, 2.1, 6, dtype=np.float32).reshape(2, 3)

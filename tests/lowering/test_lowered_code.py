@@ -172,7 +172,7 @@ def test_every_name_of_a_library_becomes_the_graph_that_it_was(
     dialect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MULTIGRAD_PROVE", "0")
-    if dialect == "torch" and not importlib.import_module("multigrad_torch.versions").COMPILES:
+    if dialect == "torch" and not importlib.import_module("multigrad_torch.core.versions").COMPILES:
         pytest.skip("the digests have the kinks and the names of a newer torch")
     known = dict(sample(digests.read("graphs", dialect).items(), 1 / 8))
     assert not digests.differing(known, captured_texts(dialect, list(known)))

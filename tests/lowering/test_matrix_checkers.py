@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.backend.discovery import load_backend
-from multigrad.graph.ir.graph import Graph
-from multigrad.graph.passes.simplify import simplify
-from multigrad.lowering.function_graph import FunctionGraph
-from multigrad.lowering.lower import lower_graphs
-from multigrad.trace.derived.derivatives import pullback
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.ir.graph import Graph
+from multigrad.core.lowering.function_graph import FunctionGraph
+from multigrad.core.lowering.lower import lower_graphs
+from multigrad.core.passes.simplify import simplify
+from multigrad.core.trace.derived.derivatives import pullback
 from multigrad_conformance.vjps.test_vjps import FUNCTIONS, X, record
 
 from ..harness.traced import taped

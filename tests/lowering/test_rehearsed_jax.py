@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.backend.discovery import load_backend
+from multigrad.core.backend.discovery import load_backend
 
 jax: Any = pytest.importorskip("jax")
 jnp = jax.numpy

@@ -12,7 +12,7 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.graph.ops.arrays.indexing import are_apart, as_index
+from multigrad.engine.ops.indexing import are_apart, as_index
 
 G = np.array([[1.0, -2.0, 3.0, 0.5], [-1.0, 0.25, 4.0, -3.0], [2.0, 5.0, -0.0, 7.0]], np.float32)
 X = np.linspace(-2.0, 3.0, 12, dtype=np.float32).reshape(3, 4)

@@ -13,7 +13,7 @@ from multigrad.errors import RuleTypeError, RuleValueError, TraceError
 from ..harness.torch_class import torch_class
 from ..harness.traced import kept_by_torch
 
-OWN = "multigrad.rules.library."
+OWN = "multigrad.core.rules.library."
 LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)]
 SHAPE = (6, 5)
 

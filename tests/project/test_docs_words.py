@@ -40,7 +40,7 @@ def test_the_errors_in_tables_are_those_that_are_raised() -> None:
 
 @pytest.mark.needs("torch")
 def test_every_switch_of_a_fast_kernel_that_is_named_exists() -> None:
-    from multigrad.backend.discovery import load_backend
+    from multigrad.core.backend.discovery import load_backend
 
     words = re.findall(r'(?:without\("|MULTIGRAD_WITHOUT=)([\w.,]+)', ALL)
     named = {name for word in words for name in word.split(",")}
@@ -75,7 +75,7 @@ def test_every_package_whose_rules_there_are_is_named_with_their_number(library:
 
 
 def test_every_activation_is_named() -> None:
-    from multigrad.lowering.forwards import ACTIVATIONS
+    from multigrad.core.lowering.forwards import ACTIVATIONS
 
     assert f"Activations: {', '.join(ACTIVATIONS)}." in PAGES["docs/how_to/cheat_sheet.md"]
 

@@ -25,9 +25,9 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import multigrad as xg
 from multigrad.compat.hook import attach_param_hooks, remove_param_hooks
-from multigrad.graph import random as core
-from multigrad_torch import versions
-from multigrad_torch.kernels import random
+from multigrad.core import random as core
+from multigrad_torch.core import versions
+from multigrad_torch.core.kernels import random
 
 Tensor: TypeAlias = Any
 MESHES: dict[str, Any] = {}
@@ -238,7 +238,7 @@ def a_distributed_tensor_draws_its_part_and_exchanges_nothing(
 
 def dtensors(module: str = "") -> Any:
     """The module of DTensors, which is private before torch 2.5, or one in it."""
-    from multigrad_torch.versions import DTENSORS
+    from multigrad_torch.core.versions import DTENSORS
 
     return importlib.import_module(DTENSORS + module)
 

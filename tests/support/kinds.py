@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
+from multigrad.core.backend.discovery import load_backend
 
 Tensor = Any
 Array = np.ndarray[Any, Any]

@@ -20,8 +20,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from multigrad.graph.ops.special_functions import erf, erfc, erfinv, lgamma
-from multigrad.graph.support.threads import make_lock
+from multigrad.core.ops.special_functions import erf, erfc, erfinv, lgamma
+from multigrad.core.support.threads import make_lock
 
 SWITCH = "TRITON_INTERPRET"
 LIBDEVICE = ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice")

@@ -341,8 +341,8 @@ def windowed_in_half(ctx: Any, grad_out: Any, tin: Any) -> Any:
 @pytest.fixture
 def lacks_erf_in_half(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Give a backend without erf for float16; each test has its own rule, since code is kept."""
-    from multigrad.backend.discovery import load_backend
-    from multigrad.graph import ops
+    from multigrad.core import ops
+    from multigrad.core.backend.discovery import load_backend
 
     native = load_backend(backend.name)
     monkeypatch.setitem(native.kernels.unsupported, ops.ERF, {"float16": "no CPU kernel"})

@@ -38,8 +38,8 @@ def look_at_modules(model: Any) -> Any:
 
 
 def look_at_names(_: Any) -> Any:
-    from multigrad.rules.model.rule_names import RULES
-    from multigrad.trace.lookups import NUMBERS
+    from multigrad.core.rules.model.rule_names import RULES
+    from multigrad.core.trace.lookups import NUMBERS
 
     return {name: (id(rule), NUMBERS.get(name)) for name, rule in RULES.items()}
 
@@ -363,7 +363,7 @@ def test_a_rule_that_fails_for_the_third_gradient_has_written_none() -> None:
 def test_a_file_that_is_not_written_to_the_end_is_as_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from multigrad.graph.support import files
+    from multigrad.engine.support import files
 
     path = tmp_path / "rule.json"
     xg.save("triangular", path)

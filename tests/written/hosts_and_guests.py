@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
-from multigrad.rules.bridging import call_activation
+from multigrad.core.backend.discovery import load_backend
+from multigrad.engine.rules.bridging import call_activation
 
 from ..conftest import BACKENDS
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.functions.proof.meanings import run_bounded
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph, Node, make_node
-from multigrad.graph.ir.types import FLOAT_SCALAR, FLOATS, T, Type
-from multigrad.graph.ops import CONST
-from multigrad.graph.ops.numerics import as_numpy_dtype
-from multigrad.graph.passes.simplify import substitute
-from multigrad.lowering.source import run_reference
+from multigrad.core import ops
+from multigrad.core.ir.graph import Graph, Node, make_node
+from multigrad.core.ir.types import FLOAT_SCALAR, FLOATS, T, Type
+from multigrad.core.lowering.source import run_reference
+from multigrad.core.ops import CONST
+from multigrad.core.ops.numerics import as_numpy_dtype
+from multigrad.core.passes.simplify import substitute
+from multigrad.engine.functions.proof.meanings import run_bounded
 
 # Faults of dtype handling, planted on purpose: a promotion, a cast, a constant or the dtype of a
 # sum that is not the library's.

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from multigrad.trace.trace import Value
+from multigrad.core.trace.trace import Value
 
 
 class OfOurs:

@@ -20,8 +20,8 @@ from rich.console import Console
 from demo.frameworks import KERAS_BACKENDS
 from multigrad.command import STOPPED
 from multigrad.command.options import FAILED, Interruption
-from multigrad.rules.activation import Activation
-from multigrad.rules.bridging import call_activation
+from multigrad.core.rules.activation import Activation
+from multigrad.engine.rules.bridging import call_activation
 
 from . import packages, plots, results
 from .cases import (

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo.frameworks import FRAMEWORKS, KERAS_BACKENDS, explain_absence
+from multigrad.core.lowering.forwards import ActivationName
 from multigrad.errors import BackendNotFound, MultigradError, RuleError, suggest
-from multigrad.lowering.forwards import ActivationName
 
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")
 WITH_RIVALS = (*BACKENDS, "keras")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
-from multigrad.lowering.forwards import ActivationName
+from multigrad.core.lowering.forwards import ActivationName
 
 from .cases import NATIVE, OURS, PACKAGES_PART, Case, Effort
 from .harness import Array, Harness, Rival, make_values

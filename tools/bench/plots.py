@@ -8,8 +8,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from multigrad.core.support.installed import extra_line
 from multigrad.errors import MultigradError
-from multigrad.graph.support.installed import extra_line
 
 from .cases import FREEGRAD, FUSED, HAND_WRITTEN, OURS, PLAIN, SHORTCUT, UNFUSED
 from .report import format_threads

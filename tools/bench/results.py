@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from multigrad.engine.support.files import write_whole
 from multigrad.errors import MultigradError
-from multigrad.graph.support.files import write_whole
 
 from .cases import BRIDGES_PART, HAND_WRITTEN, KERAS_PART, NATIVE, OURS, Case
 from .measure import Quartiles, Race, Timing, find_quartiles, summarize

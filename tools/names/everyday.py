@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
+from multigrad.core.backend.discovery import load_backend
 from pages import captured
 from tests.dtypes import everyday
 

@@ -191,7 +191,7 @@ def in_attributes(module: Any) -> None:
 
     def __init__(self: Any, method: Any, value: Any, name: str) -> None:
         bound(self, method, value, name)
-        from multigrad.capture.values import methods
+        from multigrad.engine.capture.values import methods
 
         library = value.trace.reading.dialect
         dialect = None if len(value.trace.reading.libraries) > 1 else module.find_dialect(library)
@@ -211,7 +211,7 @@ def in_attributes(module: Any) -> None:
 
 def name_of_dialect(dialect: Any) -> str:
     """Return the import name of a dialect, "" for none."""
-    from multigrad.capture.dialect import registered_dialects
+    from multigrad.engine.capture.dialect import registered_dialects
 
     return next((name for name, each in registered_dialects().items() if each is dialect), "")
 
@@ -251,10 +251,10 @@ def owners(index: Any, kind: str, function: Any) -> Iterable[str]:
 
 
 PATCHES: dict[str, Callable[[Any], None]] = {
-    "multigrad.capture.dialect": in_dialect,
-    "multigrad.capture.foreign_calls": in_calls,
-    "multigrad.capture.values.attributes": in_attributes,
-    "multigrad.capture.copies.substitute": in_substitution,
+    "multigrad.engine.capture.dialect": in_dialect,
+    "multigrad.engine.capture.foreign_calls": in_calls,
+    "multigrad.engine.capture.values.attributes": in_attributes,
+    "multigrad.engine.capture.copies.substitute": in_substitution,
 }
 
 

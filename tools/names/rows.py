@@ -60,8 +60,8 @@ def made(make: Any) -> Mapping[Any, Any]:
 
 def shared_rows() -> Rows:
     """Return the methods that all libraries share, and the functions of `math`."""
-    from multigrad.capture.copies.stand_ins import MATH
-    from multigrad.capture.values import methods
+    from multigrad.engine.capture.copies.stand_ins import MATH
+    from multigrad.engine.capture.values import methods
 
     return {
         "method": {**methods.METHODS, **methods.IN_PLACE},
@@ -73,7 +73,7 @@ def scipy_rows() -> dict[Any, Any]:
     import scipy.linalg
     import scipy.special
 
-    from multigrad.capture.dialects.scipy import SPECIAL, functions
+    from multigrad.engine.capture.dialects.scipy import SPECIAL, functions
 
     special = {getattr(scipy.special, name): value for name, value in SPECIAL.items()}
     return {**special, **functions()}

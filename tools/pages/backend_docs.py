@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from multigrad.backend.discovery import load_backend
+from multigrad.core.backend.discovery import load_backend
 
 from .docs import dtypes_of, reason_of, what_of
 from .markdown import NOTICE, code, table

@@ -15,14 +15,14 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from multigrad import xp as neutral
-from multigrad.backend.discovery import load_backend
-from multigrad.capture import symbols
-from multigrad.capture.dialect import Dialect, OwnTrace, find_dialect, load_dialects
-from multigrad.capture.meanings.creation import TraceBound, create, stand_ins_of
-from multigrad.capture.values.methods import METHODS
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Op
-from multigrad.trace.xp import all as xp
+from multigrad.core import ops
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.ir.op import Op
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture import symbols
+from multigrad.engine.capture.dialect import Dialect, OwnTrace, find_dialect, load_dialects
+from multigrad.engine.capture.meanings.creation import TraceBound, create, stand_ins_of
+from multigrad.engine.capture.values.methods import METHODS
 
 from .markdown import code, page, table
 

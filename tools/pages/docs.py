@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from multigrad.backend.contract import Backend
-from multigrad.backend.differences import ALL, KINDS, Difference
-from multigrad.backend.discovery import load_backend
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Op
+from multigrad.core import ops
+from multigrad.core.backend.contract import Backend
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.ir.op import Op
+from multigrad.engine.backend.differences import ALL, KINDS, Difference
 
 from . import audits, captured, conventions, first_call, library_docs, same_names
 from .conversions import (
@@ -128,7 +128,7 @@ def render_fast_kernels() -> str:
         "where [you ask for them](fused.md#when-a-compiler-starts).",
         "To turn some of them off, for a comparison or because you suspect one:",
         "```python\nimport torch\nimport multigrad as xg\n"
-        "from multigrad.lowering.patterns import without\n\n"
+        "from multigrad.engine.lowering.patterns import without\n\n"
         'with without("torch.in_place", "torch.square"):\n'
         '    function = xg.lower("triangular", "torch", forward="Heaviside")\n```',
         'or, for an entire process, set `MULTIGRAD_WITHOUT="torch.in_place,torch.square"` in the'

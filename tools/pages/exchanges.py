@@ -6,14 +6,14 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from multigrad.core import ops
+from multigrad.core.ir.graph import Node
+from multigrad.core.ir.results import PER_ELEMENT
+from multigrad.core.passes.facts import Shapes
+from multigrad.core.rules.model.rule import Rule
+from multigrad.core.support.params import read_shards
+from multigrad.engine.trace.derived.shards import over_shards
 from multigrad.errors import MultigradError, UnsupportedOp
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Node
-from multigrad.graph.ops.results import PER_ELEMENT
-from multigrad.graph.passes.facts import Shapes
-from multigrad.graph.support.params import read_shards
-from multigrad.rules.model.rule import Rule
-from multigrad.trace.derived.shards import over_shards
 
 KINDS = {
     "elementwise": "acts on each element separately: nothing is exchanged",

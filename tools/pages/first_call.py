@@ -31,13 +31,13 @@ six steps.
 A second call enters only {}.
 """
 PARTS = {  # by the file that begins each
-    "rules/activation.py": "The rule in force, and its Function",
-    "functions/function.py": "The call of the Function",
-    "lowering/forwards.py": "The graph of the activation",
-    "capture/copies/witness.py": "Capture of the rule",
-    "functions/proof/verdicts.py": "Proof, for which the graph is also lowered to NumPy",
-    "functions/calls/decision.py": "Lowering to torch",
-    "multigrad_torch/attach/render.py": "Attachment to torch's autograd",
+    "core/rules/activation.py": "The rule in force, and its Function",
+    "core/functions/function.py": "The call of the Function",
+    "core/lowering/forwards.py": "The graph of the activation",
+    "engine/capture/copies/witness.py": "Capture of the rule",
+    "engine/functions/proof/verdicts.py": "Proof, for which the graph is also lowered to NumPy",
+    "core/functions/calls/decision.py": "Lowering to torch",
+    "multigrad_torch/core/attach/render.py": "Attachment to torch's autograd",
 }
 
 

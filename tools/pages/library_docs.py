@@ -10,15 +10,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from multigrad import estimators
+from multigrad.engine.rules.gradients import TASK_RULES
+from multigrad.estimators.arguments import Argument
+from multigrad.estimators.declared import Estimator
 from multigrad.look.rule_description import Described, describe_all, split_docstring
 from multigrad.models import attribution
 from multigrad.models.attribution import composites
 from multigrad.models.attribution.kinds import KINDS
 from multigrad.models.attribution.relevance import RULES, Relevance
-from multigrad.rules import estimators
-from multigrad.rules.estimators.arguments import Argument
-from multigrad.rules.estimators.declared import Estimator
-from multigrad.rules.gradients import TASK_RULES
 
 from .exchanges import KINDS as EXCHANGES
 from .exchanges import exchanged_by
@@ -145,7 +145,7 @@ def families() -> Iterator[tuple[str, list[Estimator]]]:
     """Yield each family, by what its file says that it is, with its functions."""
     every = list(estimators.catalogue().values())
     for family in dict.fromkeys(function.family for function in every):
-        module = importlib.import_module(f"multigrad.rules.estimators.{family}")
+        module = importlib.import_module(f"multigrad.estimators.{family}")
         title, _, _ = (inspect.getdoc(module) or "").partition(".")
         yield title, [function for function in every if function.family == family]
 

@@ -98,7 +98,7 @@ def groups() -> dict[str, list[xg.Rule]]:
     named: dict[str, list[xg.Rule]] = {}
     for name in sorted(xg.rules(), key=lambda name: ("." in name, name)):
         rule = xg.get(name)
-        if rule.__module__.startswith("multigrad.rules.library."):
+        if rule.__module__.startswith("multigrad.core.rules.library."):
             named.setdefault(common_name(name), []).append(rule)
     return {name: rules for name, rules in sorted(named.items()) if len(rules) > 1}
 

@@ -17,18 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import multigrad
-from multigrad.capture.dialects import xp
-from multigrad.capture.symbols import SymbolicDType
-from multigrad.graph import ops
-from multigrad.graph.ops import results
-from multigrad.lowering.forwards import ACTIVATIONS, ALIASES, plainly
-from multigrad.trace.xp import ops as recorded
-from multigrad.trace.xp import transposes
+from multigrad.core import ops, xp
+from multigrad.core.ir import results
+from multigrad.core.lowering.forwards import ACTIVATIONS, ALIASES, plainly
+from multigrad.core.trace.xp import ops as recorded
+from multigrad.core.trace.xp import transposes
+from multigrad.engine.capture.symbols import SymbolicDType
 
 from .xp_examples import render_examples
 
 ROOM = Path(multigrad.__file__).parent
-FORWARDS = "lowering/forwards.py"
+FORWARDS = "core/lowering/forwards.py"
 NAMES = """\
 ActivationName: TypeAlias = Literal[
 {names}
@@ -168,10 +167,10 @@ def written(annotation: Any) -> str:
 
 MODULES: dict[str, Callable[[], str]] = {
     FORWARDS: render_names,
-    "trace/xp/examples.py": render_examples,
-    "trace/xp/ops.pyi": partial(render_recorded, recorded),
-    "trace/xp/transposes.pyi": partial(render_recorded, transposes),
-    "capture/dialects/xp.pyi": render_stub,
+    "core/trace/xp/examples.py": render_examples,
+    "core/trace/xp/ops.pyi": partial(render_recorded, recorded),
+    "core/trace/xp/transposes.pyi": partial(render_recorded, transposes),
+    "core/xp.pyi": render_stub,
 }
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.properties import (
+from multigrad.core import ops
+from multigrad.core.ir.op import Op
+from multigrad.core.ir.results import reduced
+from multigrad.core.ops.properties import (
     ABOVE_MINUS_ONE,
     ABOVE_ONE,
     ABOVE_ZERO,
@@ -22,8 +23,7 @@ from multigrad.graph.ops.properties import (
     WITHIN_ONE,
     Domain,
 )
-from multigrad.graph.ops.results import reduced
-from multigrad.trace.xp import all as xp
+from multigrad.core.trace.xp import all as xp
 
 DIGITS = 4
 ARRAY = re.compile(r"(?:np\.)?array\((\[[^()]*\])\)")

@@ -3,7 +3,7 @@
 A formula is a real function of the op's operands, written as mathematics has it and not as floats
 need it. Its derivative is sympy's; where a formula has steps, which sympy knows no derivative of,
 the slopes stand beside it. What is taken at ties and of NaN is in `cases.py`, at other kinks in
-`KINKS` of multigrad/graph/ops/properties.py.
+`KINKS` of multigrad/core/ops/properties.py.
 
 A text has operands, attributes, numbers, comparisons, Python's operators (`**` is a power), `inf`,
 `pi`, `where(c, a, b)` and functions. `_words` in `witness.py` has them all, as has the error for a

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from multigrad.functions.documents.format import hex_of
+from multigrad.engine.functions.documents.format import hex_of
 
 High = Any  # a number of mpmath's
 THOUSANDTHS = 1000

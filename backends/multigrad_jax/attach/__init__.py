@@ -1,1 +1,1 @@
-"""How lowered code becomes a function of JAX with a gradient of its own, and is run."""
+"""Attachment beyond the daily job: code as written, guests, proofs."""

@@ -16,16 +16,16 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from multigrad.backend.contract import Backend
-from multigrad.capture.user_code.inspection import contents
-from multigrad.functions.calls.arguments import replace_at
-from multigrad.functions.function import Function
+from multigrad.core.backend.contract import Backend
+from multigrad.core.functions.calls.arguments import replace_at
+from multigrad.core.functions.function import Function
+from multigrad.engine.capture.user_code.inspection import contents
 
+from ..core.attach.host import is_traced
+from ..core.attach.render import make_strong
+from ..core.attach.vjp import forbid_derivative
+from ..core.versions import custom_vjp_of_values, take_current_trace
 from ..distributed import Varying, vary_alike, vary_as, varying
-from ..versions import custom_vjp_of_values, take_current_trace
-from .host import is_traced
-from .render import make_strong
-from .vjp import forbid_derivative
 
 Tensor: TypeAlias = jax.Array
 Run: TypeAlias = Callable[..., Any]

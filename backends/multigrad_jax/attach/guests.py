@@ -15,14 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.backend.guest import Guest, Kind, Pull, SharedBuffer, kind_of, make_zeros
+from multigrad.engine.backend.guest import Guest, Kind, Pull, SharedBuffer, kind_of, make_zeros
 
-from ..kernels.random import place_like
-from ..versions import take_current_trace
+from ..core.attach.host import is_traced, precision
+from ..core.attach.render import make_strong
+from ..core.attach.vjp import forbid_derivative
+from ..core.kernels.random import place_like
+from ..core.versions import take_current_trace
 from .as_written import is_eager
-from .host import is_traced, precision
-from .render import make_strong
-from .vjp import forbid_derivative
 
 Tensor: TypeAlias = jax.Array
 

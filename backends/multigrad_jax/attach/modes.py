@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from multigrad.backend.values import run_on_tensors_alone
-from multigrad.graph.ir.graph import Graph
-from multigrad.graph.support.threads import set_within
+from multigrad.core.backend.values import run_on_tensors_alone
+from multigrad.core.ir.graph import Graph
+from multigrad.core.support.threads import set_within
 
-from ..kernels.elementwise import is_tensor
-from .vjp import PUSHING, tangent_of, vjp
+from ..core.attach.vjp import PUSHING, tangent_of, vjp
+from ..core.kernels.elementwise import is_tensor
 
 Tensor: TypeAlias = jax.Array
 Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]

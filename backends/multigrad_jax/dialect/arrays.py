@@ -17,14 +17,14 @@ import jax
 import numpy as np
 from jax.lax import GatherScatterMode
 
-from multigrad.capture.meanings import layers
-from multigrad.graph import ops
-from multigrad.graph.ir.types import BOOL, INT32
-from multigrad.trace.derived.derivatives import accumulate_all
-from multigrad.trace.trace import Value, cast
-from multigrad.trace.xp import all as xp
-from multigrad.trace.xp import transposes
-from multigrad.trace.xp.shapes import put_at
+from multigrad.core import ops
+from multigrad.core.ir.types import BOOL, INT32
+from multigrad.core.trace.derived.derivatives import accumulate_all
+from multigrad.core.trace.trace import Value, cast
+from multigrad.core.trace.xp import all as xp
+from multigrad.core.trace.xp import transposes
+from multigrad.engine.capture.meanings import layers
+from multigrad.engine.trace.xp.shapes import put_at
 
 from .equations import EquationStep, Handler, Operand, Shape, Unknown, integers
 

@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.capture.meanings.control_flow import guarded as guarded_tensor
-from multigrad.capture.meanings.control_flow import guards_of, record_scan
-from multigrad.capture.meanings.loops import MOST_OPERATIONS, filled, record_loop
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Node, make_node, walk
-from multigrad.graph.ir.types import DTYPES, INT64, T, is_float
-from multigrad.trace.trace import cast, lift
-from multigrad.trace.xp import all as xp
+from multigrad.core import ops
+from multigrad.core.ir.graph import Node, make_node, walk
+from multigrad.core.ir.types import DTYPES, INT64, T, is_float
+from multigrad.core.trace.trace import cast, lift
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.meanings.control_flow import guarded as guarded_tensor
+from multigrad.engine.capture.meanings.control_flow import guards_of, record_scan
+from multigrad.engine.capture.meanings.loops import MOST_OPERATIONS, filled, record_loop
 
 from ..jaxprs import inner_jaxprs, open_jaxpr, scan_parts, while_parts
 from .equations import ImportScope, Operand, Unknown, integers

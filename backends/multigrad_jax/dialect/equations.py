@@ -15,13 +15,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from multigrad.capture.values.oracle import ModeOf
-from multigrad.graph import ops
-from multigrad.graph.ir.questions import pardoned
-from multigrad.graph.ir.types import BOOL, FLOATS, INT32, INT64, SMALL, WHOLE, T
-from multigrad.trace.coercion import lift_array
-from multigrad.trace.trace import Trace, Value, cast, constant
-from multigrad.trace.xp import all as xp
+from multigrad.core import ops
+from multigrad.core.ir.questions import pardoned
+from multigrad.core.ir.types import BOOL, FLOATS, INT32, INT64, SMALL, WHOLE, T
+from multigrad.core.trace.coercion import lift_array
+from multigrad.core.trace.trace import Trace, Value, cast, constant
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.values.oracle import ModeOf
 
 Shape = tuple[Any, ...]
 # The dtype of a tensor that is made of a number of this kind.

@@ -22,8 +22,14 @@ from jax import lax
 from jax.scipy import linalg as jsp
 from jax.scipy import special
 
-from multigrad.capture.dialects import numpy as np_dialect
-from multigrad.capture.meanings import (
+from multigrad.core.ir.types import BOOL, INT32, T, is_float
+from multigrad.core.trace import trace
+from multigrad.core.trace.axes import known_shape
+from multigrad.core.trace.trace import Value, cast
+from multigrad.core.trace.xp import all as xp
+from multigrad.core.trace.xp import transposes
+from multigrad.engine.capture.dialects import numpy as np_dialect
+from multigrad.engine.capture.meanings import (
     arrays,
     complexes,
     composites,
@@ -32,18 +38,12 @@ from multigrad.capture.meanings import (
     places,
     reductions,
 )
-from multigrad.capture.meanings.composites import is_whole, quotient
-from multigrad.capture.meanings.places import is_differentiated
-from multigrad.capture.name_tables import Library, common, named
-from multigrad.capture.symbols import is_bool
-from multigrad.capture.values import methods
-from multigrad.graph.ir.types import BOOL, INT32, T, is_float
-from multigrad.trace import trace
-from multigrad.trace.axes import known_shape
-from multigrad.trace.trace import Value, cast
-from multigrad.trace.xp import all as xp
-from multigrad.trace.xp import transposes
-from multigrad.trace.xp.shapes import from_front, is_inside
+from multigrad.engine.capture.meanings.composites import is_whole, quotient
+from multigrad.engine.capture.meanings.places import is_differentiated
+from multigrad.engine.capture.name_tables import Library, common, named
+from multigrad.engine.capture.symbols import is_bool
+from multigrad.engine.capture.values import methods
+from multigrad.engine.trace.xp.shapes import from_front, is_inside
 
 Tensor = Any
 

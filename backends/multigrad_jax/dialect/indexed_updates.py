@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.capture.meanings.parts import holds_places
-from multigrad.capture.symbols import cast_in_graph
-from multigrad.capture.values import indexing
-from multigrad.capture.values.indexing import (
+from multigrad.core.ir.types import SCALAR_SHAPE
+from multigrad.core.trace.trace import Value
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.meanings.parts import holds_places
+from multigrad.engine.capture.symbols import cast_in_graph
+from multigrad.engine.capture.values import indexing
+from multigrad.engine.capture.values.indexing import (
     add_at,
     holds_array,
     repeats,
     symbolic_if_outside,
 )
-from multigrad.capture.values.tracer import V
-from multigrad.graph.ir.types import SCALAR_SHAPE
-from multigrad.trace.trace import Value
-from multigrad.trace.xp import all as xp
+from multigrad.engine.capture.values.tracer import V
 
 from . import families
 

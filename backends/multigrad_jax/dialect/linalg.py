@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.capture.meanings import matrices
-from multigrad.graph.ir.types import INT32
-from multigrad.trace.trace import cast
-from multigrad.trace.xp import all as xp
-from multigrad.trace.xp import transposes
+from multigrad.core.ir.types import INT32
+from multigrad.core.trace.trace import cast
+from multigrad.core.trace.xp import all as xp
+from multigrad.core.trace.xp import transposes
+from multigrad.engine.capture.meanings import matrices
 
 from .equations import EquationStep, Handler, Operand, Unknown
 

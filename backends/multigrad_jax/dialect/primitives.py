@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.capture.meanings import composites
-from multigrad.graph import ops
-from multigrad.graph.ir.types import BOOL, INTEGERS
-from multigrad.trace.trace import Value, apply, cast
-from multigrad.trace.xp import all as xp
+from multigrad.core import ops
+from multigrad.core.ir.types import BOOL, INTEGERS
+from multigrad.core.trace.trace import Value, apply, cast
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.meanings import composites
 
 from ..jaxprs import einsum_subscripts
 from .arrays import counting_along

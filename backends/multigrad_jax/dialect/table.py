@@ -1,7 +1,7 @@
 """jax as a dialect: what its functions and methods mean, and which are replaced or refused.
 
 jax has no dispatch protocol, so stand-ins are put into a copy of the rule
-(`multigrad/capture/copies/substitute.py`). A function that no stand-in reaches is imported by its
+(`capture/copies/substitute.py`). A function that no stand-in reaches is imported by its
 jaxpr. `DIALECT`, at the end, takes the tables together.
 """
 
@@ -17,7 +17,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from multigrad.capture.dialect import (
+from multigrad.core import xp as xp_dialect
+from multigrad.core.ir.types import FLOATS, T
+from multigrad.core.trace.trace import NeedsConcrete
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.dialect import (
     Calls,
     Classes,
     Dialect,
@@ -27,19 +31,22 @@ from multigrad.capture.dialect import (
     State,
     Tensors,
 )
-from multigrad.capture.dialects import xp as xp_dialect
-from multigrad.capture.meanings import arrays, creation
-from multigrad.capture.name_tables import handlers_by_name
-from multigrad.capture.symbols import SymbolicDType
-from multigrad.capture.values import methods
-from multigrad.capture.values.attributes import INDICES, MEMORY, PARTS, PRIVATE, VALUES, refusals
-from multigrad.capture.values.tracer import V
-from multigrad.graph.ir.types import FLOATS, T
-from multigrad.trace.trace import NeedsConcrete
-from multigrad.trace.xp import all as xp
+from multigrad.engine.capture.meanings import arrays, creation
+from multigrad.engine.capture.name_tables import handlers_by_name
+from multigrad.engine.capture.symbols import SymbolicDType
+from multigrad.engine.capture.values import methods
+from multigrad.engine.capture.values.attributes import (
+    INDICES,
+    MEMORY,
+    PARTS,
+    PRIVATE,
+    VALUES,
+    refusals,
+)
+from multigrad.engine.capture.values.tracer import V
 
 from .. import importers
-from ..versions import PRIMALS
+from ..core.versions import PRIMALS
 from . import families
 from .families import ALIASES, JAX
 from .indexed_updates import At

@@ -18,27 +18,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from multigrad.capture.dialect import OwnTrace
-from multigrad.capture.foreign_calls import TracedCall, giving_reasons
-from multigrad.capture.meanings import composites
-from multigrad.capture.values.oracle import ModeOf, modes
-from multigrad.capture.values.tracer import V
+from multigrad.core import ops
+from multigrad.core.ir import questions
+from multigrad.core.ir.graph import Node, Region
+from multigrad.core.ir.types import FLOATS_OF_16_BITS, INT32, SCALAR_SHAPE, T
+from multigrad.core.passes.facts import shape_fact
+from multigrad.core.trace.axes import ask_for, known_shape
+from multigrad.core.trace.lookups import note
+from multigrad.core.trace.trace import NeedsConcrete, Trace, Value
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.dialect import OwnTrace
+from multigrad.engine.capture.foreign_calls import TracedCall, giving_reasons
+from multigrad.engine.capture.meanings import composites
+from multigrad.engine.capture.values.oracle import ModeOf, modes
+from multigrad.engine.capture.values.tracer import V
 from multigrad.errors import MultigradError, TraceError
-from multigrad.graph import ops
-from multigrad.graph.ir import questions
-from multigrad.graph.ir.graph import Node, Region
-from multigrad.graph.ir.types import FLOATS_OF_16_BITS, INT32, SCALAR_SHAPE, T
-from multigrad.graph.passes.facts import shape_fact
-from multigrad.trace.axes import ask_for, known_shape
-from multigrad.trace.lookups import note
-from multigrad.trace.trace import NeedsConcrete, Trace, Value
-from multigrad.trace.xp import all as xp
 
-from ..attach.host import mapped_axes, with_axes
+from ..core.attach.host import mapped_axes, with_axes
+from ..core.versions import folding_constants, traced_of
 from ..custom_functions import within_own_rules
 from ..importers import CALLED, JaxCall, own_gradient, reading
 from ..jaxprs import INLINED, bind_unchanged, open_jaxpr, walk
-from ..versions import folding_constants, traced_of
 from .arrays import ARRAYS
 from .control import CONTROL
 from .equations import EquationStep, Handler, ImportScope, Operand, TrialDtype, Unknown

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy import special
 
-from multigrad.capture.values.oracle import StandInCall, TypeOracle
+from multigrad.engine.capture.values.oracle import StandInCall, TypeOracle
 
 Mode = tuple[bool, Any]  # whether 64 bits are switched on, and how dtypes are promoted
 

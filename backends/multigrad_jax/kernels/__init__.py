@@ -1,1 +1,1 @@
-"""JAX's kernels: for each op the function of JAX that computes it."""
+"""Kernels of ops that no elementwise rule needs."""

@@ -10,15 +10,15 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy import linalg as jsp
 
-from multigrad.backend.rows import rows_of
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.arrays.linalg import PADE_REACHES
-from multigrad.graph.ops.arrays.products import as_matrix
+from multigrad.core import ops
+from multigrad.core.backend.rows import rows_of
+from multigrad.core.ir.op import Op
+from multigrad.engine.ops.linalg import PADE_REACHES
+from multigrad.engine.ops.products import as_matrix
 
+from ..core.kernels.elementwise import accumulated, is_staged_out
+from ..core.kernels.reductions import sum_to
 from . import shapes
-from .elementwise import accumulated, is_staged_out
-from .reductions import sum_to
 
 Tensor: TypeAlias = jax.Array
 Ints = tuple[int, ...]

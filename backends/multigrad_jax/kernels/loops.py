@@ -1,4 +1,4 @@
-"""Loops of JAX: `lax.while_loop` and `lax.scan`; see `multigrad/graph/ops/arrays/loops.py`."""
+"""Loops of JAX: `lax.while_loop` and `lax.scan`; see `multigrad/engine/ops/loops.py`."""
 
 from __future__ import annotations
 

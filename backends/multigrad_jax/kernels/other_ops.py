@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from multigrad.backend.rows import compositions
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Op
+from multigrad.core import ops
+from multigrad.core.backend.rows import compositions
+from multigrad.core.ir.op import Op
 
 from .. import distributed
-from . import arrays, elementwise, shapes
-from . import ops as core
+from ..core.kernels import elementwise
+from ..core.kernels import ops as core
+from . import arrays, shapes
 
 OWN: dict[Op, Callable[..., Any]] = {**arrays.OPS, **distributed.OPS, **core.OWN}
 # Computed in float32 for 16-bit floats and rounded once.

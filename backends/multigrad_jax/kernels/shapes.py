@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.backend.rows import lifted, namesakes, orderings, rows_of
-from multigrad.graph import ops
-from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_front
+from multigrad.core import ops
+from multigrad.core.backend.rows import lifted, namesakes, orderings, rows_of
+from multigrad.engine.ops.indexing import along, as_index, as_pairs, from_front
 
-from .elementwise import accumulated
+from ..core.kernels.elementwise import accumulated
 
 Tensor: TypeAlias = jax.Array
 Axis = int | tuple[int, ...] | None

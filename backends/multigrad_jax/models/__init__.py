@@ -6,7 +6,7 @@ from typing import Any
 
 from jax import tree_util as tree
 
-from multigrad.backend.features import Parts
+from multigrad.engine.backend.features import Parts
 
 
 def container(obj: Any) -> Parts | None:

@@ -15,7 +15,7 @@ from jax import tree_util as tree
 
 from multigrad.models.layer_memory import Residual, Scopes
 
-from ..versions import core
+from ..core.versions import core
 
 
 def kept_by_call(

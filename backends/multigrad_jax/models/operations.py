@@ -20,8 +20,8 @@ from jax.extend import core
 from multigrad.errors import RuleValueError
 from multigrad.models.override import Meant, refuse_operation
 
+from ..core.versions import PRIMALS
 from ..jaxprs import called_jaxpr, inner_jaxprs
-from ..versions import PRIMALS
 
 # --- functions that jax inlines, given back their calls -------------------------------------------
 # A jaxpr holds the equations of such a function in a row, each with the frames of the call that

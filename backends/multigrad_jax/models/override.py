@@ -23,15 +23,15 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core, source_info_util
 
-from multigrad.capture.user_code.signature import name_of
+from multigrad.core.functions.calls.arguments import replace_at
+from multigrad.core.functions.function import Function
+from multigrad.core.rules.model.signature import name_of
+from multigrad.core.trace.lookups import Meanings, look_up_all
 from multigrad.errors import RuleValueError
-from multigrad.functions.calls.arguments import replace_at
-from multigrad.functions.function import Function
 from multigrad.models.gradient_replacement import replace_gradient
 from multigrad.models.override import Following, SelectedCalls, one_input
-from multigrad.trace.lookups import Meanings, look_up_all
 
-from .. import versions
+from ..core import versions
 from ..jaxprs import (
     TracedResults,
     bind_unchanged,

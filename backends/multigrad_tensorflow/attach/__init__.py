@@ -1,1 +1,1 @@
-"""How lowered code becomes a function of TensorFlow with a gradient of its own, and is run."""
+"""Attachment beyond the daily job: code as written, guests, proofs."""

@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from multigrad.functions.calls.imported_gradients import pull_delivering
+from multigrad.engine.functions.calls.imported_gradients import pull_delivering
 
-from .render import custom_gradient, localize, run_forward, stop
+from ..core.attach.render import custom_gradient, localize, run_forward, stop
 
 Tensor: TypeAlias = tf.Tensor
 

@@ -20,10 +20,10 @@ from tensorflow.python.eager import record
 from tensorflow.python.eager.forwardprop_util import pack_tangents
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from multigrad.backend.guest import Guest, Kind, SharedBuffer, make_zeros
+from multigrad.engine.backend.guest import Guest, Kind, SharedBuffer, make_zeros
 
-from .render import custom_gradient, localize, run_forward
-from .vjp import forbid_derivative
+from ..core.attach.render import custom_gradient, localize, run_forward
+from ..core.attach.vjp import forbid_derivative
 
 Tensor: TypeAlias = tf.Tensor
 Call: TypeAlias = Callable[[Sequence[SharedBuffer]], list[SharedBuffer]]

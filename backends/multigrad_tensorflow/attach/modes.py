@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from multigrad.backend.values import run_on_tensors_alone
-from multigrad.graph.ir.graph import Graph
+from multigrad.core.backend.values import run_on_tensors_alone
+from multigrad.core.ir.graph import Graph
 
-from .vjp import vjp
+from ..core.attach.vjp import vjp
 
 Tensor: TypeAlias = Any
 Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]

@@ -15,15 +15,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.capture.meanings import arrays, creation, layers, parts, places
-from multigrad.capture.name_tables import Library
-from multigrad.capture.symbols import SymbolicDType, SymbolicShape, is_of_16_bits, own_dtype
-from multigrad.graph.ir.types import T
-from multigrad.trace.axes import known_shape
-from multigrad.trace.trace import NeedsConcrete, Value, cast
-from multigrad.trace.xp import all as xp
-from multigrad.trace.xp import transposes
-from multigrad.trace.xp.shapes import is_inside
+from multigrad.core.ir.types import T
+from multigrad.core.trace.axes import known_shape
+from multigrad.core.trace.trace import NeedsConcrete, Value, cast
+from multigrad.core.trace.xp import all as xp
+from multigrad.core.trace.xp import transposes
+from multigrad.engine.capture.meanings import arrays, creation, layers, parts, places
+from multigrad.engine.capture.name_tables import Library
+from multigrad.engine.capture.symbols import (
+    SymbolicDType,
+    SymbolicShape,
+    is_of_16_bits,
+    own_dtype,
+)
+from multigrad.engine.trace.xp.shapes import is_inside
 
 Tensor = Any
 Handler = Callable[..., Any]

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.capture import symbols
-from multigrad.capture.meanings import composites, layers
-from multigrad.capture.meanings.places import first_of, is_differentiated
-from multigrad.capture.symbols import SymbolicDType
-from multigrad.graph.ir.types import T, is_float
-from multigrad.trace.derived.derivatives import accumulate_all
-from multigrad.trace.trace import NeedsConcrete, Value, cast, is_symbolic_tensor
-from multigrad.trace.trace import constant as number
-from multigrad.trace.xp import all as xp
+from multigrad.core.ir.types import T, is_float
+from multigrad.core.trace.derived.derivatives import accumulate_all
+from multigrad.core.trace.trace import NeedsConcrete, Value, cast, is_symbolic_tensor
+from multigrad.core.trace.trace import constant as number
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture import symbols
+from multigrad.engine.capture.meanings import composites, layers
+from multigrad.engine.capture.meanings.places import first_of, is_differentiated
+from multigrad.engine.capture.symbols import SymbolicDType
 
 from .arrays import TENSORFLOW
 

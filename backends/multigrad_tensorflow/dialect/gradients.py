@@ -22,11 +22,11 @@ from typing import Any, Self
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
 
-from multigrad.capture.taken_gradients import rename, take_gradients, tell_apart
-from multigrad.graph.ir.graph import Node, walk
-from multigrad.graph.support.trees import optree
-from multigrad.trace.trace import Value, setting
-from multigrad.trace.xp import all as xp
+from multigrad.core.ir.graph import Node, walk
+from multigrad.core.support.trees import optree
+from multigrad.core.trace.trace import Value, setting
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.taken_gradients import rename, take_gradients, tell_apart
 
 Tensor = Any
 NONE = tf.UnconnectedGradients.NONE

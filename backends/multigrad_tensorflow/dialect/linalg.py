@@ -9,9 +9,9 @@ from collections.abc import Callable
 from operator import index
 from typing import Any
 
-from multigrad.capture.meanings import matrices
-from multigrad.capture.meanings.parts import rank
-from multigrad.trace.xp import all as xp
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.meanings import matrices
+from multigrad.engine.capture.meanings.parts import rank
 
 from .arrays import TENSORFLOW, static
 

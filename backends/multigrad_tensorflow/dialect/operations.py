@@ -14,12 +14,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from multigrad.capture.meanings import layers, parts
-from multigrad.capture.meanings.layers import channels_first, channels_last
-from multigrad.capture.meanings.parts import length, rank
-from multigrad.capture.name_tables import parse
-from multigrad.trace.trace import cast
-from multigrad.trace.xp import all as xp
+from multigrad.core.trace.trace import cast
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.meanings import layers, parts
+from multigrad.engine.capture.meanings.layers import channels_first, channels_last
+from multigrad.engine.capture.meanings.parts import length, rank
+from multigrad.engine.capture.name_tables import parse
 
 from . import linalg
 from .arrays import static

@@ -17,7 +17,10 @@ import tensorflow as tf
 from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
 from tensorflow.python.util import nest
 
-from multigrad.capture.dialect import (
+from multigrad.core.support.trees import optree
+from multigrad.core.trace.trace import Trace, Value, is_symbolic_tensor
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.dialect import (
     Calls,
     Classes,
     Dialect,
@@ -28,17 +31,14 @@ from multigrad.capture.dialect import (
     Tensors,
     find_dialect,
 )
-from multigrad.capture.meanings import complexes, control_flow, loops
-from multigrad.capture.meanings.creation import TraceBound
-from multigrad.capture.meanings.parts import rank
-from multigrad.capture.name_tables import AliasesAndMore, common, named
-from multigrad.capture.symbols import SymbolicShape
-from multigrad.capture.values.attributes import NUMBERS, PRIVATE, refusals
-from multigrad.capture.values.methods import identity
-from multigrad.capture.values.oracle import StandInCall, TypeOracle, run_each
-from multigrad.graph.support.trees import optree
-from multigrad.trace.trace import Trace, Value, is_symbolic_tensor
-from multigrad.trace.xp import all as xp
+from multigrad.engine.capture.meanings import complexes, control_flow, loops
+from multigrad.engine.capture.meanings.creation import TraceBound
+from multigrad.engine.capture.meanings.parts import rank
+from multigrad.engine.capture.name_tables import AliasesAndMore, common, named
+from multigrad.engine.capture.symbols import SymbolicShape
+from multigrad.engine.capture.values.attributes import NUMBERS, PRIVATE, refusals
+from multigrad.engine.capture.values.methods import identity
+from multigrad.engine.capture.values.oracle import StandInCall, TypeOracle, run_each
 
 from .. import importers
 from . import arrays, elementwise, gradients, linalg, operations, traced

@@ -9,11 +9,16 @@ import tensorflow as tf
 from tensorflow.python.eager import context, execute
 from tensorflow.python.framework.ops import EagerTensor
 
-from multigrad.capture.foreign_calls import TracedCall, dtype_in, giving_reasons, record_call
-from multigrad.capture.symbols import is_exact_cast, own_dtype
-from multigrad.graph.support.trees import optree
-from multigrad.trace.axes import known_shape
-from multigrad.trace.trace import Trace, Value, cast
+from multigrad.core.support.trees import optree
+from multigrad.core.trace.axes import known_shape
+from multigrad.core.trace.trace import Trace, Value, cast
+from multigrad.engine.capture.foreign_calls import (
+    TracedCall,
+    dtype_in,
+    giving_reasons,
+    record_call,
+)
+from multigrad.engine.capture.symbols import is_exact_cast, own_dtype
 
 Find = Callable[[str], Callable[..., Any] | None]
 # Attributes that repeat the inputs' dtypes, and the mark of a custom gradient.

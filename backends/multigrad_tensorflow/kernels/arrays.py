@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.backend.rows import rows_of
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.arrays.linalg import PADE_REACHES
-from multigrad.graph.ops.arrays.products import as_matrix
+from multigrad.core import ops
+from multigrad.core.backend.rows import rows_of
+from multigrad.core.ir.op import Op
+from multigrad.engine.ops.linalg import PADE_REACHES
+from multigrad.engine.ops.products import as_matrix
 
+from ..core.kernels.elementwise import accumulated
+from ..core.kernels.reductions import sum_to
 from . import shapes
-from .elementwise import accumulated
-from .reductions import sum_to
 from .shapes import length_of
 
 Tensor = Any

@@ -1,4 +1,4 @@
-"""Loops of TensorFlow, by `tf.while_loop`; see `multigrad/graph/ops/arrays/loops.py`."""
+"""Loops of TensorFlow, by `tf.while_loop`; see `multigrad/engine/ops/loops.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from multigrad.graph.ops.arrays.loops import changed, turn_rows
+from multigrad.engine.ops.loops import changed, turn_rows
 
 Tensor: TypeAlias = tf.Tensor
 Function = Callable[..., Any]

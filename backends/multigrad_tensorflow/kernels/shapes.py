@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.backend.rows import lifted, orderings, rows_of
-from multigrad.graph import ops
-from multigrad.graph.ops.arrays.indexing import as_index, as_pairs, from_front
+from multigrad.core import ops
+from multigrad.core.backend.rows import lifted, orderings, rows_of
+from multigrad.engine.ops.indexing import as_index, as_pairs, from_front
 
-from .elementwise import accumulated, full_like, logaddexp
+from ..core.kernels.elementwise import accumulated, full_like, logaddexp
 
 Tensor = Any
 Axis = int | tuple[int, ...] | None

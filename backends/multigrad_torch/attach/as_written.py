@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import Function, forward_ad
 
-from multigrad.functions.calls.imported_gradients import pull_delivering
+from multigrad.engine.functions.calls.imported_gradients import pull_delivering
 
+from ..core.attach.attach import is_pushing, warn_of_trace
+from ..core.attach.vjp import list_nodes
+from ..core.state import is_distributed, tracing_state, transforms_active
 from ..dtensors import ShardLayout, lay_out, layout_of, refuse_odd
-from ..state import is_distributed, tracing_state, transforms_active
-from .attach import is_pushing, warn_of_trace
-from .vjp import list_nodes
 
 Tensor: TypeAlias = torch.Tensor
 PUSHES_NOTHING = "so it has no forward mode"

@@ -15,11 +15,11 @@ from torch.autograd import Function
 
 from multigrad.backend import Guest, SharedBuffer, kind_of
 
-from .. import dynamo
-from ..dynamo import at_import
-from ..state import transforms_active
-from ..versions import custom_op
-from .host import dtype, from_numpy, on_memory, to_numpy
+from ..core import dynamo
+from ..core.attach.host import dtype, from_numpy, on_memory, to_numpy
+from ..core.dynamo import at_import
+from ..core.state import transforms_active
+from ..core.versions import custom_op
 
 Tensor: TypeAlias = torch.Tensor
 

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import torch
 from torch.overrides import TorchFunctionMode
 
-from multigrad.capture.meanings import composites
-from multigrad.graph.random import REPLAYED
+from multigrad.core.random import REPLAYED
+from multigrad.engine.capture.meanings import composites
 
 from ..dialect.table import ALIASES
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import torch
 
-from ..state import KINDS, is_memory, without_modes
+from ..core.state import KINDS, is_memory, without_modes
 
 Tensor: TypeAlias = torch.Tensor
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .render import (
+from ..core.attach.render import (
     DRAW,
     as_own_tensors,
     backward_lines,
@@ -17,7 +17,7 @@ from .render import (
 )
 
 if TYPE_CHECKING:
-    from multigrad.backend.emitted import Emitted
+    from multigrad.core.backend.emitted import Emitted
 
 
 def render_file(emitted: Emitted) -> str:

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import torch
 
+from multigrad.core.rules.context import use
+from multigrad.core.rules.registry import resolve
+from multigrad.core.trace.derived.derivatives import is_linear
+from multigrad.core.trace.trace import NeedsConcrete
 from multigrad.errors import TraceError, UnsupportedOp
-from multigrad.rules.context import use
-from multigrad.rules.registry import resolve
-from multigrad.trace.derived.derivatives import is_linear
-from multigrad.trace.trace import NeedsConcrete
 
 Tensor: TypeAlias = torch.Tensor
 

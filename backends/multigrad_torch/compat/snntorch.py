@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 import torch
 
+from multigrad.core.functions.calls.parameters import bind_call
+from multigrad.core.rules.activation import Activation, activation
+from multigrad.core.rules.registry import get
 from multigrad.errors import RuleTypeError
-from multigrad.functions.calls.parameters import bind_call
-from multigrad.rules.activation import Activation, activation
-from multigrad.rules.registry import get
 
 Tensor: TypeAlias = torch.Tensor
 SurrogateGradient = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import nn
 
-from multigrad.functions.calls.parameters import bind_call
-from multigrad.rules.activation import activation
-from multigrad.rules.registry import get
+from multigrad.core.functions.calls.parameters import bind_call
+from multigrad.core.rules.activation import activation
+from multigrad.core.rules.registry import get
 
 from ..modules import PRIMITIVES, Activation
 

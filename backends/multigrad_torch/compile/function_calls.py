@@ -13,30 +13,35 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.backend.discovery import load_backend
-from multigrad.capture.user_code.reads import Reads
-from multigrad.capture.values.oracle import ModeOf
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.functions.calls.arguments import flatten
+from multigrad.core.functions.calls.capture_errors import NotCaptured
+from multigrad.core.functions.calls.decision import (
+    COMPILED,
+    EXPORTED,
+    SAME,
+    decide,
+    form_under_autocast,
+)
+from multigrad.core.functions.calls.facts import gather_facts
+from multigrad.core.functions.calls.recipe import Variant
+from multigrad.core.functions.captures import capture
+from multigrad.core.functions.function import Function, by_identifier
+from multigrad.core.lowering.source import compile_source
+from multigrad.core.support.threads import SERIALS
+from multigrad.core.support.trees import optree
+from multigrad.core.trace.active_rules import Moving
+from multigrad.core.trace.limits import AUTOCAST, MISSING, TWICE
+from multigrad.core.trace.lookups import Telling, is_read
+from multigrad.core.trace.trace import NeedsConcrete, Value
+from multigrad.engine.capture.user_code.reads import Reads
+from multigrad.engine.capture.values.oracle import ModeOf
+from multigrad.engine.functions.saving import as_operator
 from multigrad.errors import MultigradError, TraceError, UnsupportedOp
-from multigrad.functions.calls.arguments import flatten
-from multigrad.functions.calls.capture_errors import NotCaptured
-from multigrad.functions.calls.decision import COMPILED, EXPORTED, SAME, decide, form_under_autocast
-from multigrad.functions.calls.facts import gather_facts
-from multigrad.functions.calls.recipe import Variant
-from multigrad.functions.captures import capture
-from multigrad.functions.function import Function, by_identifier
-from multigrad.functions.saving import as_operator
-from multigrad.graph.support.threads import SERIALS
-from multigrad.graph.support.trees import optree
-from multigrad.lowering.source import compile_source
-from multigrad.trace.active_rules import Moving
-from multigrad.trace.limits import AUTOCAST, MISSING, TWICE
-from multigrad.trace.lookups import Telling, is_read
-from multigrad.trace.trace import NeedsConcrete, Value
 
-from .. import dynamo
 from ..attach.guests import GUESTS, TransformedGuest
-from ..export import register
-from .answers import (
+from ..core import dynamo
+from ..core.compile.answers import (
     CALLS,
     NAMES,
     Answered,
@@ -47,7 +52,7 @@ from .answers import (
     asks_for_operators,
     keep,
 )
-from .arguments import (
+from ..core.compile.arguments import (
     draw_key_argument,
     has_keywords,
     is_object,
@@ -55,7 +60,7 @@ from .arguments import (
     restore,
     shapes_in,
 )
-from .calls import (
+from ..core.compile.calls import (
     compile_call,
     emit_call,
     find_layout,
@@ -65,9 +70,10 @@ from .calls import (
     require_lengths,
     write_number,
 )
-from .compile import ask, is_partial, keep_placements, run, warn_of_graphs
-from .dynamo_guards import numbers_are_inputs
-from .readers import apply_function
+from ..core.compile.compile import ask, is_partial, keep_placements, run, warn_of_graphs
+from ..core.compile.dynamo_guards import numbers_are_inputs
+from ..core.compile.readers import apply_function
+from ..export import register
 from .watches import reads_of, watches
 
 Tensor: TypeAlias = torch.Tensor

@@ -18,13 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.capture.user_code.inspection import WRAPPED
-from multigrad.capture.user_code.paths import ATOMS, BUFFERS, CONTAINERS, MISSING, is_record
-from multigrad.capture.user_code.reads import LENGTH, Reads
+from multigrad.core.functions.calls.capture_errors import NotCaptured
+from multigrad.core.functions.function import Function
+from multigrad.core.lowering.source import compile_source
+from multigrad.engine.capture.user_code.inspection import WRAPPED
+from multigrad.engine.capture.user_code.paths import (
+    ATOMS,
+    BUFFERS,
+    CONTAINERS,
+    MISSING,
+    is_record,
+)
+from multigrad.engine.capture.user_code.reads import LENGTH, Reads
 from multigrad.errors import TraceError
-from multigrad.functions.calls.capture_errors import NotCaptured
-from multigrad.functions.function import Function
-from multigrad.lowering.source import compile_source
 
 
 def reads_of(function: Function) -> tuple[Reads, ...]:

@@ -13,19 +13,26 @@ from typing import Any
 
 import torch
 
-from multigrad.capture.dialect import leave_order_open
-from multigrad.capture.dialects import numpy as np_dialect
-from multigrad.capture.meanings import arrays, complexes, composites, matrices, parts, places
-from multigrad.capture.meanings.creation import with_numbers
-from multigrad.capture.meanings.parts import length, rank, shape_of
-from multigrad.capture.meanings.places import Extremes
-from multigrad.capture.name_tables import handlers_by_name, reflected
-from multigrad.capture.values import indexing
-from multigrad.graph.ir.types import INT32, INT64, WHOLE, T
-from multigrad.trace.assertions import note_assertion
-from multigrad.trace.trace import Value, cast, cast_node
-from multigrad.trace.xp import all as xp
-from multigrad.trace.xp import transposes
+from multigrad.core.ir.types import INT32, INT64, WHOLE, T
+from multigrad.core.trace.trace import Value, cast, cast_node
+from multigrad.core.trace.xp import all as xp
+from multigrad.core.trace.xp import transposes
+from multigrad.engine.capture.dialect import leave_order_open
+from multigrad.engine.capture.dialects import numpy as np_dialect
+from multigrad.engine.capture.meanings import (
+    arrays,
+    complexes,
+    composites,
+    matrices,
+    parts,
+    places,
+)
+from multigrad.engine.capture.meanings.creation import with_numbers
+from multigrad.engine.capture.meanings.parts import length, rank, shape_of
+from multigrad.engine.capture.meanings.places import Extremes
+from multigrad.engine.capture.name_tables import handlers_by_name, reflected
+from multigrad.engine.capture.values import indexing
+from multigrad.engine.trace.assertions import note_assertion
 
 from . import introspection
 from .types import TENSOR, TORCH

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from multigrad.capture.values import methods
-from multigrad.trace.xp import all as xp
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.values import methods
 
 Tensor = Any
 

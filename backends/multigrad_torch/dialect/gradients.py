@@ -11,14 +11,19 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
-from multigrad.capture.meanings.parts import shape_of
-from multigrad.capture.taken_gradients import carries_gradient, renamed, take_gradients, tell_apart
-from multigrad.functions.calls.arguments import replace_at
-from multigrad.graph import ops
-from multigrad.graph.ir.types import is_float
-from multigrad.graph.support.trees import optree
-from multigrad.trace.trace import Trace, Value
-from multigrad.trace.xp import all as xp
+from multigrad.core import ops
+from multigrad.core.functions.calls.arguments import replace_at
+from multigrad.core.ir.types import is_float
+from multigrad.core.support.trees import optree
+from multigrad.core.trace.trace import Trace, Value
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.meanings.parts import shape_of
+from multigrad.engine.capture.taken_gradients import (
+    carries_gradient,
+    renamed,
+    take_gradients,
+    tell_apart,
+)
 
 Tensor: TypeAlias = Any
 Function: TypeAlias = Callable[..., Any]

@@ -14,21 +14,21 @@ from torch.autograd.function import BackwardCFunction, FunctionMeta
 from torch.nn import Module
 from torch.utils.hooks import BackwardHook
 
-from multigrad.capture.foreign_calls import Interception, comes_to_us
-from multigrad.capture.meanings.creation import stand_in_for
-from multigrad.capture.values.oracle import is_capturing
-from multigrad.functions.importer_api import import_once
-from multigrad.graph.support.trees import optree
-from multigrad.trace.lookups import Telling, look_up, note_made, was_made
-from multigrad.trace.trace import Value, setting
-from multigrad.trace.xp import all as xp
+from multigrad.core.support.trees import optree
+from multigrad.core.trace.lookups import Telling, look_up, note_made, was_made
+from multigrad.core.trace.trace import Value, setting
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.foreign_calls import Interception, comes_to_us
+from multigrad.engine.capture.meanings.creation import stand_in_for
+from multigrad.engine.capture.values.oracle import is_capturing
+from multigrad.engine.functions.importer_api import import_once
 
+from ..core.state import ACTING, transforms_active
 from ..importers.custom_gradients import make_function
-from ..state import ACTING, transforms_active
 
 # --- modules: their state is a fact, which later calls check --------------------------------------
 # `.eval()` and `.train()` change what a module computes. Modules with tensors are handled by
-# `multigrad.functions.object_arguments`, or run as written.
+# `multigrad.engine.functions.object_arguments`, or run as written.
 PLAIN = (bool, int, float, str, type(None))
 COMPILED = "_compiled_call_impl"
 SET = "_non_persistent_buffers_set"

@@ -17,28 +17,28 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.capture.copies.stand_ins import refusing
-from multigrad.capture.dialect import CHANGES, SWITCHES
-from multigrad.capture.meanings import arrays
-from multigrad.capture.meanings.parts import shape_of
-from multigrad.capture.name_tables import handlers_by_name
-from multigrad.capture.symbols import KnownShape, SymbolicDevice, SymbolicShape, cast
-from multigrad.capture.values import attributes, methods
-from multigrad.capture.values.memory import replace_node
-from multigrad.graph import ops
-from multigrad.graph.ir.types import is_float
-from multigrad.trace.assertions import assume
-from multigrad.trace.limits import AUTOCAST
-from multigrad.trace.python_protocols import place_of
-from multigrad.trace.tensor_questions import gradient_of, is_dense, refuse_other_layouts
-from multigrad.trace.trace import (
+from multigrad.core import ops
+from multigrad.core.ir.types import is_float
+from multigrad.core.trace.limits import AUTOCAST
+from multigrad.core.trace.python_protocols import place_of
+from multigrad.core.trace.trace import (
     NeedsConcrete,
     Trace,
     Value,
     dtype_name,
     is_symbolic_tensor,
 )
-from multigrad.trace.xp import all as xp
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.copies.stand_ins import refusing
+from multigrad.engine.capture.dialect import CHANGES, SWITCHES
+from multigrad.engine.capture.meanings import arrays
+from multigrad.engine.capture.meanings.parts import shape_of
+from multigrad.engine.capture.name_tables import handlers_by_name
+from multigrad.engine.capture.symbols import KnownShape, SymbolicDevice, SymbolicShape, cast
+from multigrad.engine.capture.values import attributes, methods
+from multigrad.engine.capture.values.memory import replace_node
+from multigrad.engine.trace.assertions import assume
+from multigrad.engine.trace.tensor_questions import gradient_of, is_dense, refuse_other_layouts
 
 from .types import TORCH
 

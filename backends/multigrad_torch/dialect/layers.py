@@ -16,12 +16,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from multigrad.capture.dialects import xp as xp_dialect
-from multigrad.capture.meanings import arrays, layers, places
-from multigrad.capture.meanings.layers import lengths, per_axis, reduced
-from multigrad.capture.meanings.parts import length, rank, shape_of
-from multigrad.trace.trace import Value
-from multigrad.trace.xp import all as xp
+from multigrad.core import xp as xp_dialect
+from multigrad.core.trace.trace import Value
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.meanings import arrays, layers, places
+from multigrad.engine.capture.meanings.layers import lengths, per_axis, reduced
+from multigrad.engine.capture.meanings.parts import length, rank, shape_of
 
 from .types import TORCH
 

@@ -13,8 +13,11 @@ import torch.nn.functional as F
 from torch._higher_order_ops.associative_scan import associative_scan as torch_associative_scan
 from torch._higher_order_ops.while_loop import while_loop as torch_while_loop
 
-from multigrad.capture.copies.stand_ins import is_instance
-from multigrad.capture.dialect import (
+from multigrad.core.support.trees import optree
+from multigrad.core.trace.trace import Value, mark_view
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.copies.stand_ins import is_instance
+from multigrad.engine.capture.dialect import (
     CHANGES,
     SWITCHES,
     Calls,
@@ -30,7 +33,7 @@ from multigrad.capture.dialect import (
     Tensors,
     passes_at,
 )
-from multigrad.capture.meanings import (
+from multigrad.engine.capture.meanings import (
     composites,
     control_flow,
     creation,
@@ -39,29 +42,18 @@ from multigrad.capture.meanings import (
     places,
     reductions,
 )
-from multigrad.capture.meanings.parts import shape_of
-from multigrad.capture.meanings.places import first_of, is_differentiated
-from multigrad.capture.name_tables import common, named, reflected
-from multigrad.capture.symbols import SymbolicShape
-from multigrad.capture.values import memory, methods
-from multigrad.graph.support.trees import optree
-from multigrad.trace.trace import Value, mark_view
-from multigrad.trace.xp import all as xp
+from multigrad.engine.capture.meanings.parts import shape_of
+from multigrad.engine.capture.meanings.places import first_of, is_differentiated
+from multigrad.engine.capture.name_tables import common, named, reflected
+from multigrad.engine.capture.symbols import SymbolicShape
+from multigrad.engine.capture.values import memory, methods
 
-from .. import dynamo
-from ..attach import host
+from ..core import dynamo
+from ..core.attach import host
+from ..core.state import untraced, without_autocast, without_dispatch_modes
+from ..core.versions import SCANS
 from ..importers.custom_gradients import find_custom_op
-from ..state import untraced, without_autocast, without_dispatch_modes
-from ..versions import SCANS
-from . import (
-    arrays,
-    collectives,
-    gradients,
-    interceptions,
-    introspection,
-    layers,
-    traced,
-)
+from . import arrays, collectives, gradients, interceptions, introspection, layers, traced
 from .types import TENSOR, TORCH, TYPES
 
 Tensor = Any

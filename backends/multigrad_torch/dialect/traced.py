@@ -15,18 +15,23 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, log
 
-from multigrad.capture.dialect import OwnTrace
-from multigrad.capture.foreign_calls import TracedCall, dtype_in, giving_reasons, record_call
-from multigrad.capture.meanings import parts, reductions
-from multigrad.capture.meanings.places import as_tensor, index_select
-from multigrad.capture.values import indexing, methods
+from multigrad.core.ir import questions
+from multigrad.core.support.trees import optree
+from multigrad.core.trace.trace import Trace, Value, cast, copy_of, mark_view
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.dialect import OwnTrace
+from multigrad.engine.capture.foreign_calls import (
+    TracedCall,
+    dtype_in,
+    giving_reasons,
+    record_call,
+)
+from multigrad.engine.capture.meanings import parts, reductions
+from multigrad.engine.capture.meanings.places import as_tensor, index_select
+from multigrad.engine.capture.values import indexing, methods
 from multigrad.errors import TraceError
-from multigrad.graph.ir import questions
-from multigrad.graph.support.trees import optree
-from multigrad.trace.trace import Trace, Value, cast, copy_of, mark_view
-from multigrad.trace.xp import all as xp
 
-from ..state import without_autocast, without_dispatch_modes
+from ..core.state import without_autocast, without_dispatch_modes
 from . import arrays, layers
 
 # Modules with torch's functions in Python, and the types of those in C.

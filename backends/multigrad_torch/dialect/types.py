@@ -17,8 +17,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from multigrad.capture.name_tables import NOT_GIVEN, Library
-from multigrad.capture.values.oracle import (
+from multigrad.core import ops
+from multigrad.core.ir.op import Op
+from multigrad.core.ir.types import FLOATS, T
+from multigrad.engine.capture.name_tables import NOT_GIVEN, Library
+from multigrad.engine.capture.values.oracle import (
     Answer,
     Mark,
     StandInCall,
@@ -26,12 +29,9 @@ from multigrad.capture.values.oracle import (
     names_dtype,
     run_each,
 )
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ir.types import FLOATS, T
 
-from ..kernels.ops import OPS
-from ..state import without_autocast, without_dispatch_modes
+from ..core.kernels.ops import OPS
+from ..core.state import without_autocast, without_dispatch_modes
 
 
 # --- running a call on stand-ins ------------------------------------------------------------------

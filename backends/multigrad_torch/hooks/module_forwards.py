@@ -20,12 +20,12 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from multigrad.graph.support.threads import SERIALS, make_lock
-from multigrad.rules.context import CURRENT, EMPTY, ActiveRules
-from multigrad.trace.lookups import all_at_present
+from multigrad.core.rules.context import CURRENT, EMPTY, ActiveRules
+from multigrad.core.support.threads import SERIALS, make_lock
+from multigrad.core.trace.lookups import all_at_present
 
-from .. import dynamo
-from ..compile.checkpoint_regions import note_regions
+from ..core import dynamo
+from ..core.compile.checkpoint_regions import note_regions
 
 Tensor: TypeAlias = torch.Tensor
 # Notes of one module: a backward after so many changes of the rules takes the oldest note.

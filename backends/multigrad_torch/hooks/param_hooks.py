@@ -22,13 +22,13 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 
+from multigrad.core.rules.context import CURRENT, ActiveRules, RuleInForce
+from multigrad.core.support.threads import make_lock
 from multigrad.errors import GradientError
-from multigrad.graph.support.threads import make_lock
-from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 
-from .. import dynamo, versions
+from ..core import dynamo, versions
+from ..core.state import is_distributed
 from ..dtensors import lay_out, layout_of
-from ..state import is_distributed
 from .module_forwards import HOOKING, Forwards, forget, forget_idle, forwards_of, rules_for
 from .special_gradients import (
     Reduction,

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import Variable
 
+from multigrad.core.rules.context import RuleInForce
+from multigrad.core.rules.model.rule_application import apply_rule
 from multigrad.errors import GradientError, MultigradError
-from multigrad.rules.context import RuleInForce
-from multigrad.rules.model.rule_application import apply_rule
 
 Tensor: TypeAlias = torch.Tensor
 

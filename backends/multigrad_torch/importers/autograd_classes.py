@@ -16,20 +16,20 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd.function import once_differentiable
 
-from multigrad.backend.values import is_float_tensor
-from multigrad.capture.meanings.places import Extremes
-from multigrad.capture.user_code.inspection import nested_codes
-from multigrad.capture.user_code.snapshot import noting_state
+from multigrad.core.backend.values import is_float_tensor
+from multigrad.core.functions.calls.parameters import bind_call, signature_of
+from multigrad.core.functions.calls.recipe import Recorded
+from multigrad.core.ir import questions
+from multigrad.core.ir.types import UNKNOWN, is_float
+from multigrad.core.trace.limits import AUTOCAST, FORWARD_MODE, STATE, TWICE
+from multigrad.core.trace.trace import Trace, Value, cast_node, mark_view, setting
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.meanings.places import Extremes
+from multigrad.engine.capture.user_code.inspection import nested_codes
+from multigrad.engine.capture.user_code.snapshot import noting_state
+from multigrad.engine.functions.calls.imported_gradients import Pushed, make_tangent
+from multigrad.engine.trace.tensor_questions import needs_gradient
 from multigrad.errors import GradientError, explaining
-from multigrad.functions.calls.imported_gradients import Pushed, make_tangent
-from multigrad.functions.calls.parameters import bind_call, signature_of
-from multigrad.functions.calls.recipe import Recorded
-from multigrad.graph.ir import questions
-from multigrad.graph.ir.types import UNKNOWN, is_float
-from multigrad.trace.limits import AUTOCAST, FORWARD_MODE, STATE, TWICE
-from multigrad.trace.tensor_questions import needs_gradient
-from multigrad.trace.trace import Trace, Value, cast_node, mark_view, setting
-from multigrad.trace.xp import all as xp
 
 Tensor: TypeAlias = torch.Tensor
 BASE = torch.autograd.Function

@@ -20,18 +20,18 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._library.utils import fill_defaults
 from torch.autograd.function import once_differentiable
 
-from multigrad.capture.copies.run_or_import import run_written_in
-from multigrad.capture.user_code.inspection import contents, mentioned
-from multigrad.functions.calls.recipe import ImportedGradient, Options, Recipe, Recorded
-from multigrad.functions.code_recipes import call_plainly
-from multigrad.functions.function import Function
-from multigrad.functions.importer_api import import_once
-from multigrad.functions.object_arguments import MayTakeObjects
-from multigrad.graph.support.trees import optree
-from multigrad.trace.python_protocols import place_of
-from multigrad.trace.trace import Trace, Value
+from multigrad.core.functions.calls.recipe import ImportedGradient, Options, Recipe, Recorded
+from multigrad.core.functions.function import Function
+from multigrad.core.support.trees import optree
+from multigrad.core.trace.python_protocols import place_of
+from multigrad.core.trace.trace import Trace, Value
+from multigrad.engine.capture.copies.run_or_import import run_written_in
+from multigrad.engine.capture.user_code.inspection import contents, mentioned
+from multigrad.engine.functions.code_recipes import call_plainly
+from multigrad.engine.functions.importer_api import import_once
+from multigrad.engine.functions.object_arguments import MayTakeObjects
 
-from ..attach.vjp import as_leaf
+from ..core.attach.vjp import as_leaf
 from .autograd_classes import (
     ClassCode,
     FunctionClass,

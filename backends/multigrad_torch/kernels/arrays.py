@@ -10,15 +10,15 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from multigrad.backend.rows import namesakes, orderings, rows_of
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_front
-from multigrad.graph.ops.arrays.products import as_matrix
+from multigrad.core import ops
+from multigrad.core.backend.rows import namesakes, orderings, rows_of
+from multigrad.core.ir.op import Op
+from multigrad.engine.ops.indexing import along, as_index, as_pairs, from_front
+from multigrad.engine.ops.products import as_matrix
 
-from ..state import transforms_active
-from .elementwise import fitting
-from .reductions import wide
+from ..core.kernels.elementwise import fitting
+from ..core.kernels.reductions import wide
+from ..core.state import transforms_active
 
 Tensor: TypeAlias = torch.Tensor
 Axis = int | tuple[int, ...] | None

@@ -15,17 +15,24 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.backend.rows import is_whole_norm, kernel
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph, Node, make_node
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ir.types import SCALAR_SHAPE, UNKNOWN
-from multigrad.graph.ops.results import elementwise
+from multigrad.core import ops
+from multigrad.core.backend.rows import is_whole_norm, kernel
+from multigrad.core.ir.graph import Graph, Node, make_node
+from multigrad.core.ir.op import Op
+from multigrad.core.ir.results import elementwise
+from multigrad.core.ir.types import SCALAR_SHAPE, UNKNOWN
 
-from ..state import BATCHED, KINDS, count_modes, is_included, tracing_state, transforms_active
-from . import fast
-from .elementwise import HALVES
-from .ops import OPS
+from ..core.kernels import fast
+from ..core.kernels.elementwise import HALVES
+from ..core.kernels.ops import OPS
+from ..core.state import (
+    BATCHED,
+    KINDS,
+    count_modes,
+    is_included,
+    tracing_state,
+    transforms_active,
+)
 
 Tensor: TypeAlias = torch.Tensor
 Many: TypeAlias = list[Tensor]

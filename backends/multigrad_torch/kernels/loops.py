@@ -1,6 +1,6 @@
 """torch's loops.
 
-A loop that ends by a tensor's values runs in Python, see `multigrad/graph/ops/arrays/loops.py`;
+A loop that ends by a tensor's values runs in Python, see `multigrad/engine/ops/loops.py`;
 when torch.compile or torch.export traces, it is torch's own higher-order op.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.graph.ops.arrays.loops import (
+from multigrad.engine.ops.loops import (
     changed,
     check_kept,
     length_of,

@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from multigrad.backend.rows import compositions
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Op
+from multigrad.core import ops
+from multigrad.core.backend.rows import compositions
+from multigrad.core.ir.op import Op
 
 from .. import distributed
-from . import arrays, elementwise, random
-from .ops import OWN
+from ..core.kernels import elementwise, random
+from ..core.kernels.ops import OWN
+from . import arrays
 
 OTHERS: dict[Op, Callable[..., Any]] = {**random.OPS, **arrays.OPS, **distributed.OPS}
 # In float32 for 16-bit floats, as in `ops.py`.

@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from multigrad.core.rules.activation import Activation
+from multigrad.core.rules.model.lookup import resolve
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.attribution.kinds import (
     LayerRule,
@@ -23,13 +25,11 @@ from multigrad.models.attribution.kinds import (
 )
 from multigrad.models.gradient_replacement import CurrentReplacement, check_fit, named
 from multigrad.models.selectors import kind_hint, shared_message
-from multigrad.rules.activation import Activation
-from multigrad.rules.model.lookup import resolve
 
-from .. import dynamo
-from ..dynamo import Namespace
-from ..state import transforms_active
-from ..versions import top_hooks
+from ..core import dynamo
+from ..core.dynamo import Namespace
+from ..core.state import transforms_active
+from ..core.versions import top_hooks
 from .layer_kinds import ACTIVATIONS, OPERATIONS, WITH_WEIGHTS, CallOfLayer
 from .regions import is_first_without_gradients
 from .traced_code import (

@@ -12,9 +12,9 @@ from torch.utils import _pytree as pytree
 
 from multigrad.models.layer_memory import MASKS, WHOLE, Residual, new_residual
 
-from ..attach import host
 from ..attach.kept_tensors import Sizes, memory_of
-from ..state import as_it_is
+from ..core.attach import host
+from ..core.state import as_it_is
 
 Tensor: TypeAlias = torch.Tensor
 

@@ -24,15 +24,8 @@ from multigrad.errors import ActsNowhereWarning, RuleValueError
 from multigrad.models.gradient_replacement import named
 from multigrad.models.selectors import Row, refuse_second, unfit_message
 
-from .. import dynamo
-from .call_rule import (
-    PlainRule,
-    call_merged,
-    find_mark,
-    name_layer,
-    note_reader,
-    rules_inside,
-)
+from ..core import dynamo
+from .call_rule import PlainRule, call_merged, find_mark, name_layer, note_reader, rules_inside
 from .layer_kinds import ACTIVATION_OF, ACTIVATIONS, kind_of
 from .override import OperationMode, ask_mode, parameter_of
 from .regions import has_acted, is_around_region, note_acting

@@ -16,14 +16,7 @@ from multigrad.models.selectors import MOST_NAMES, refuse_second
 
 from .layer_rule import LayerInterceptor, acts_in_regions
 from .operation_names import functions_calling
-from .override import (
-    HARDTANH,
-    OperationMode,
-    check_met,
-    find_inner,
-    is_entered,
-    stack_at,
-)
+from .override import HARDTANH, OperationMode, check_met, find_inner, is_entered, stack_at
 from .regions import is_around_region, is_second_run
 from .swapped_classes import Acting, Method, acting_on, is_parametrized, original_class
 from .traced_code import is_compiling, stack_length

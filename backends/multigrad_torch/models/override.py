@@ -18,7 +18,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from multigrad.capture.user_code.signature import name_of
+from multigrad.core.rules.model.signature import name_of
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import is_layer_rule
 from multigrad.models.gradient_replacement import replacement_for
@@ -33,10 +33,10 @@ from multigrad.models.selectors import (
     warn_of_gaps,
 )
 
-from .. import dynamo
-from ..compile.checkpoint_regions import note_regions
-from ..state import transforms_active
-from ..versions import COMPILES
+from ..core import dynamo
+from ..core.compile.checkpoint_regions import note_regions
+from ..core.state import transforms_active
+from ..core.versions import COMPILES
 from .call_rule import OWN, CallRule, WeightRule, find_activations, rule_of_operation
 from .layer_kinds import OPERATIONS
 from .operation_names import (

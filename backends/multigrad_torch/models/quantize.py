@@ -17,8 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from multigrad.errors import RuleTypeError, RuleValueError
-from multigrad.models.attach import CHANGING
-from multigrad.rules.estimators.quantizers import (
+from multigrad.estimators.quantizers import (
     STANDARD,
     Quantization,
     Seen,
@@ -26,6 +25,7 @@ from multigrad.rules.estimators.quantizers import (
     look_at,
     read_quantization,
 )
+from multigrad.models.attach import CHANGING
 
 from .swapped_classes import unchanged_on_failure
 

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 
-from ..compile.checkpoint_regions import (
+from ..core.compile.checkpoint_regions import (
     RUNNING,
     is_forward_mode_enabled,
     note_regions,
     reentrant_regions,
 )
-from ..versions import top_hooks
+from ..core.versions import top_hooks
 
 CHECKPOINT = vars(torch.utils.checkpoint)
 graph_task = torch._C._current_graph_task_id  # -1 outside backward

@@ -24,9 +24,9 @@ from torch.nn.utils import parametrize
 from multigrad.errors import RuleTypeError
 from multigrad.models.attach import CHANGING
 
-from .. import dynamo
-from ..state import ACTING
-from ..versions import COMPILES
+from ..core import dynamo
+from ..core.state import ACTING
+from ..core.versions import COMPILES
 
 Method = Callable[..., Any]
 ORIGINAL = "_multigrad_original"

@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 
 import torch
 
+from multigrad.core.support.threads import SERIALS
 from multigrad.errors import RuleValueError
-from multigrad.graph.support.threads import SERIALS
 
-from .. import dynamo
-from ..state import transforms_active
-from ..versions import is_exporting
+from ..core import dynamo
+from ..core.state import transforms_active
+from ..core.versions import is_exporting
 
 Tensor: TypeAlias = torch.Tensor
 stack_length = torch._C._len_torch_function_stack

@@ -24,9 +24,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from ...engine.functions.documents.format import check_numbers, check_version, digest, parse
+from ...engine.passes.serialize import fail, read_fields, read_object, read_text
 from ...errors import FormatError, MultigradError
-from ...functions.documents.format import check_numbers, check_version, digest, parse
-from ...graph.passes.serialize import fail, read_fields, read_object, read_text
 from .runner import NAMESPACES, RefusedProbe, framework_of, hex_of, read_call
 
 TABLE = Path(__file__).with_name("probes.txt")

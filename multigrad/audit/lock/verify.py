@@ -12,18 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.discovery import backends, load_backend
-from ...errors import MultigradError, UnsupportedOp
-from ...functions.documents.format import hash_of
-from ...functions.documents.functions import read_leaves
-from ...functions.function import Function
-from ...graph.ir.types import T
-from ...graph.ops.numerics import as_numpy_dtype
-from ...graph.ops.properties import OP_SET
-from ...graph.support.trees import optree
-from ...look.subject import as_array
-from ...rules.registry import resolve
-from ...rules.saving import (
+from ...core.backend.discovery import backends, load_backend
+from ...core.functions.function import Function
+from ...core.ir.types import T
+from ...core.ops.numerics import as_numpy_dtype
+from ...core.ops.properties import OP_SET
+from ...core.rules.registry import resolve
+from ...core.support.trees import optree
+from ...engine.functions.documents.format import hash_of
+from ...engine.functions.documents.functions import read_leaves
+from ...engine.rules.saving import (
     conventions_of,
     decode,
     from_dict,
@@ -32,6 +30,8 @@ from ...rules.saving import (
     read_file,
     run_vector,
 )
+from ...errors import MultigradError, UnsupportedOp
+from ...look.subject import as_array
 from .lockfile import Answer, LockFile, Outcome, Probe
 
 CLOSE = 1e-5  # of float32 numbers, beside 1: what frameworks' roundings may differ by

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ...capture.dialects import xp as _xp
-from ...capture.user_code.signature import name_of
+from ...core import xp as _xp
+from ...core.functions.calls.arguments import owner_of
+from ...core.rules.model.signature import name_of
+from ...core.support.trees import optree
 from ...errors import RuleTypeError
-from ...functions.calls.arguments import owner_of
-from ...graph.support.trees import optree
 from ...look.subject import Report, as_array
 from ..seeds import Seeds
 from ..trial import Array

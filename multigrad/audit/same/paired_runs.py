@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backend.discovery import load_backend
-from ...capture.user_code.signature import name_of
+from ...core.backend.discovery import load_backend
+from ...core.functions.calls.arguments import owner_of, replace_at
+from ...core.ops.numerics import as_numpy_dtype
+from ...core.rules.model.signature import name_of
+from ...core.support.trees import optree
+from ...engine.functions.proof.compare import eps_of
 from ...errors import RuleTypeError
-from ...functions.calls.arguments import owner_of, replace_at
-from ...functions.proof.compare import eps_of
-from ...graph.ops.numerics import as_numpy_dtype
-from ...graph.support.trees import optree
 from ...look.subject import brackets, is_float_array, read_arguments
 from ..parameters import opened_model
 from ..seeds import Seeds

@@ -15,8 +15,12 @@ from typing import Any
 
 import keras
 
-from multigrad.capture.dialects import numpy as numpy_dialect
-from multigrad.capture.meanings import (
+from multigrad.core import ops
+from multigrad.core.ir.types import BOOL, FLOATS, FLOATS_OF_16_BITS, INT64, WHOLE, T
+from multigrad.core.trace.trace import Value, cast, copy_of
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.dialects import numpy as numpy_dialect
+from multigrad.engine.capture.meanings import (
     arrays,
     composites,
     layers,
@@ -25,15 +29,17 @@ from multigrad.capture.meanings import (
     places,
     reductions,
 )
-from multigrad.capture.meanings.composites import is_whole
-from multigrad.capture.meanings.layers import channels_first, channels_last, per_axis
-from multigrad.capture.name_tables import COMMON, Handler, Library, handlers_by_name, ops_by_name
-from multigrad.capture.symbols import own_dtype
-from multigrad.capture.values import methods
-from multigrad.graph import ops
-from multigrad.graph.ir.types import BOOL, FLOATS, FLOATS_OF_16_BITS, INT64, WHOLE, T
-from multigrad.trace.trace import Value, cast, copy_of
-from multigrad.trace.xp import all as xp
+from multigrad.engine.capture.meanings.composites import is_whole
+from multigrad.engine.capture.meanings.layers import channels_first, channels_last, per_axis
+from multigrad.engine.capture.name_tables import (
+    COMMON,
+    Handler,
+    Library,
+    handlers_by_name,
+    ops_by_name,
+)
+from multigrad.engine.capture.symbols import own_dtype
+from multigrad.engine.capture.values import methods
 
 from .backend import (
     answer,

@@ -20,10 +20,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from ...capture.dialect import Dialect, Handler, OwnTrace, find_dialect
-from ...capture.values.oracle import ModeOf, StandInCall, TypeOracle
-from ...graph.support.trees import optree
-from ...trace.lookups import note
+from ...core.support.trees import optree
+from ...core.trace.lookups import note
+from ...engine.capture.dialect import Dialect, Handler, OwnTrace, find_dialect
+from ...engine.capture.values.oracle import ModeOf, StandInCall, TypeOracle
 
 
 def below() -> Dialect:

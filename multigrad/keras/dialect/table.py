@@ -21,8 +21,12 @@ import keras
 from keras.src.backend.common.masking import get_keras_mask
 from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
 
-from multigrad.capture.copies.substitute import substitute
-from multigrad.capture.dialect import (
+from multigrad.core.ir.types import FLOATS, FLOATS_OF_16_BITS, INT32, WHOLE, T, is_float
+from multigrad.core.support.trees import optree
+from multigrad.core.trace.trace import Trace, Value, cast, dtype_name
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.copies.substitute import substitute
+from multigrad.engine.capture.dialect import (
     Calls,
     Dialect,
     Gradients,
@@ -34,15 +38,11 @@ from multigrad.capture.dialect import (
     Tensors,
     register_dialect,
 )
-from multigrad.capture.dialects import numpy
-from multigrad.capture.foreign_calls import Interception, symbols_in
-from multigrad.capture.meanings import composites, control_flow, creation, parts
-from multigrad.capture.name_tables import Library
-from multigrad.capture.user_code.libraries import is_library_file
-from multigrad.graph.ir.types import FLOATS, FLOATS_OF_16_BITS, INT32, WHOLE, T, is_float
-from multigrad.graph.support.trees import optree
-from multigrad.trace.trace import Trace, Value, cast, dtype_name
-from multigrad.trace.xp import all as xp
+from multigrad.engine.capture.dialects import numpy
+from multigrad.engine.capture.foreign_calls import Interception, symbols_in
+from multigrad.engine.capture.meanings import composites, control_flow, creation, parts
+from multigrad.engine.capture.name_tables import Library
+from multigrad.engine.capture.user_code.libraries import is_library_file
 
 from . import arrays
 from .backend import TYPES, compute_at_once, find_traced

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...core.functions.calls.parameters import told_arguments
+from ...core.support.lazy_modules import module_hooks
+from ...core.trace.xp import all as xp
+from ...engine.functions.custom_gradient import function
 from ...errors import RuleValueError
-from ...functions.calls.parameters import told_arguments
-from ...functions.custom_gradient import function
-from ...graph.support.lazy_modules import module_hooks
-from ...trace.xp import all as xp
 from . import composites
 from .checked_numbers import as_array
 from .kinds import merge_batch_norm

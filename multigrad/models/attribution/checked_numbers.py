@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.discovery import backend_of
+from ...core.backend.discovery import backend_of
+from ...core.support.params import Range
 from ...errors import BackendNotFound, RuleTypeError, RuleValueError
-from ...graph.support.params import Range
 
 NOT_NEGATIVE = Range.read(">= 0 and finite")
 LIMITED = ("epsilon", "gamma", "alpha", "beta", "stabilizer")

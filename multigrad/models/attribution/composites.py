@@ -13,12 +13,12 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+from ...core.functions.calls.parameters import told_arguments
+from ...core.rules.model.rule import Rule
+from ...core.rules.registry import get
+from ...core.support.lazy_modules import module_hooks
+from ...core.support.pickles import pickled
 from ...errors import RuleTypeError, RuleValueError, suggest
-from ...functions.calls.parameters import told_arguments
-from ...graph.support.lazy_modules import module_hooks
-from ...graph.support.pickles import pickled
-from ...rules.model.rule import Rule
-from ...rules.registry import get
 from . import relevance as rules
 from .kinds import KINDS, LayerKind, LayerRule
 

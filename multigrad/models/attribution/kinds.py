@@ -15,14 +15,14 @@ from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 
+from ...core.functions.function import Function
+from ...core.ir.op import Op
+from ...core.ops import activations
+from ...core.rules.model.rule import Rule
+from ...core.trace.derived.derivatives import accumulate_all
+from ...core.trace.xp import all as xp
+from ...core.trace.xp.transposes import conv_left
 from ...errors import RuleTypeError, RuleValueError
-from ...functions.function import Function
-from ...graph.ir.op import Op
-from ...graph.ops import activations
-from ...rules.model.rule import Rule
-from ...trace.derived.derivatives import accumulate_all
-from ...trace.xp import all as xp
-from ...trace.xp.transposes import conv_left
 
 Tensor = Any
 Inputs: TypeAlias = tuple[Tensor, ...]

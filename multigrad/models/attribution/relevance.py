@@ -20,13 +20,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ...core.functions.calls.parameters import told_arguments
+from ...core.functions.function import Function
+from ...core.support.pickles import pickled
+from ...core.trace.xp import all as xp
+from ...engine.functions.custom_gradient import custom_gradient
 from ...errors import RuleTypeError, RuleValueError, suggest
-from ...functions.calls.parameters import told_arguments
-from ...functions.custom_gradient import custom_gradient
-from ...functions.function import Function
-from ...graph.support.pickles import pickled
-from ...rules.estimators.arguments import widened
-from ...trace.xp import all as xp
+from ...estimators.arguments import widened
 from .checked_numbers import check_numbers
 from .kinds import IN_OUT, KINDS, LAYOUTS, Inputs, LayerKind, from_in_to_out
 

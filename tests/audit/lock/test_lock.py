@@ -26,8 +26,8 @@ from multigrad.audit.lock.lockfile import (
     read_table,
 )
 from multigrad.audit.lock.verify import make_entry, verify_frameworks
+from multigrad.engine.functions.documents.format import digest
 from multigrad.errors import FormatError, MultigradError
-from multigrad.functions.documents.format import digest
 
 from ...harness import commands
 from ...harness.formats import fits

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.lowering.patterns import without
+from multigrad.engine.lowering.patterns import without
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs("torch")

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.backend.discovery import load_backend
-from multigrad.capture.dialect import registered_dialects
-from multigrad.capture.name_tables import (
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.dialect import registered_dialects
+from multigrad.engine.capture.name_tables import (
     COMMON,
     Library,
     common,
@@ -21,7 +22,6 @@ from multigrad.capture.name_tables import (
     ops_by_name,
     parse,
 )
-from multigrad.trace.xp import all as xp
 
 
 def spread(x: Any, axis: Any = None, keepdims: bool = False, *, correction: float = 0) -> Any:

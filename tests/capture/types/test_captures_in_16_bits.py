@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.functions.calls.arguments import lay_out
-from multigrad.functions.captures import capture
-from multigrad.graph.ir.graph import Graph
+from multigrad.core.functions.calls.arguments import lay_out
+from multigrad.core.functions.captures import capture
+from multigrad.core.ir.graph import Graph
 
 from ...dtypes.table import ALL_PATTERNS, names_of, values
 from ...golden import digests

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
-from multigrad.capture.dialect import registered_dialects
+from multigrad.core.backend.discovery import load_backend
+from multigrad.engine.capture.dialect import registered_dialects
 
 torch: Any = pytest.importorskip("torch")
 

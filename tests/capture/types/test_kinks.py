@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.core import ops
 from multigrad.errors import DisprovedError
-from multigrad.graph import ops
 
 from ...conftest import BACKENDS
 from ...harness.own_library import assert_as_in

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.capture.values import oracle
+from multigrad.engine.capture.values import oracle
 from multigrad.errors import NotProvenWarning, TraceError
 
 from ...harness.torch_class import torch_class
@@ -309,7 +309,7 @@ def test_a_constant_of_tensorflow_keeps_all_digits(tf: Any) -> None:
 
 
 def test_a_call_that_no_library_can_say_the_type_of_is_named(monkeypatch: Any) -> None:
-    from multigrad.capture.values import library_types
+    from multigrad.engine.capture.values import library_types
 
     monkeypatch.setattr(oracle, "ATTEMPTS", ())
     monkeypatch.setattr(library_types, "MOST_ELEMENTS", 0)

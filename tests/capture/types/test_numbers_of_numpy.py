@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.functions import captures as module_of_captures
+from multigrad.core.functions import captures as module_of_captures
 
 Tensor = Any
 ROOT = np.sqrt(2.0)

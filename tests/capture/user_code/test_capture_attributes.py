@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
-from multigrad.capture.dialect import find_dialect, load_dialects
-from multigrad.capture.symbols import get_attribute
-from multigrad.capture.values.attributes import NUMBERS, VALUES, find_row
-from multigrad.capture.values.tracer import V
-from multigrad.graph.ir.types import INPUT
-from multigrad.trace.trace import NeedsConcrete, Trace
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.ir.types import INPUT
+from multigrad.core.trace.trace import NeedsConcrete, Trace
+from multigrad.engine.capture.dialect import find_dialect, load_dialects
+from multigrad.engine.capture.symbols import get_attribute
+from multigrad.engine.capture.values.attributes import NUMBERS, VALUES, find_row
+from multigrad.engine.capture.values.tracer import V
 
 LIBRARIES = [
     pytest.param(name, marks=[pytest.mark.needs(name)] if name != "numpy" else [])

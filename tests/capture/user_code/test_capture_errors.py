@@ -15,10 +15,10 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.capture.copies.witness import numbers_from_elsewhere
-from multigrad.graph.ir.graph import Graph
-from multigrad.graph.ir.types import INPUT
-from multigrad.trace.trace import Trace
+from multigrad.core.ir.graph import Graph
+from multigrad.core.ir.types import INPUT
+from multigrad.core.trace.trace import Trace
+from multigrad.engine.capture.copies.witness import numbers_from_elsewhere
 
 HERE = Path(__file__).name
 ONES = np.ones((2, 3), np.float32)

@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Attr, Op
-from multigrad.graph.ops import attributes
-from multigrad.graph.ops.numerics import ignoring_warnings
-from multigrad.graph.ops.properties import REALS, Domain
-from multigrad.graph.ops.results import (
+from multigrad.core import ops
+from multigrad.core.ir import attributes
+from multigrad.core.ir.op import Attr, Op
+from multigrad.core.ir.results import (
     PER_ELEMENT,
     cotangent_of_left,
     cotangent_of_right,
@@ -29,9 +27,11 @@ from multigrad.graph.ops.results import (
     reordered,
     shaped_like_second,
 )
-from multigrad.graph.ops.table import zero
-from multigrad.trace.trace import apply
-from multigrad.trace.xp import all as neutral
+from multigrad.core.ops.numerics import ignoring_warnings
+from multigrad.core.ops.properties import REALS, Domain
+from multigrad.core.ops.table import zero
+from multigrad.core.trace.trace import apply
+from multigrad.core.trace.xp import all as neutral
 
 xp: Any = neutral
 Tensor = Any

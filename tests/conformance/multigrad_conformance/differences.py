@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.backend.differences import Difference
-from multigrad.backend.discovery import load_backend
+from multigrad.core.backend.discovery import load_backend
+from multigrad.engine.backend.differences import Difference
 
 DESIGNED = 4.0  # eps of the largest value on the way, unless a row says otherwise
 

@@ -19,7 +19,7 @@ import numpy as np
 from scipy import special
 
 import multigrad as xg
-from multigrad.rules.saving import FACTORS
+from multigrad.engine.rules.saving import FACTORS
 
 Array = Any
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)

@@ -24,14 +24,14 @@ from typing import Any
 
 import pytest
 
-from multigrad.backend.contract import Autodiff, Backend, Kernels, Tensors
-from multigrad.backend.discovery import BackendStatus, backends, entry_points, load_backend
-from multigrad.backend.discovery import loaded as loaded_backends
-from multigrad.backend.rows import MARK
+from multigrad.core import ops
+from multigrad.core.backend.contract import Autodiff, Backend, Kernels, Tensors
+from multigrad.core.backend.discovery import BackendStatus, backends, entry_points, load_backend
+from multigrad.core.backend.discovery import loaded as loaded_backends
+from multigrad.core.backend.rows import MARK
+from multigrad.core.ir.op import Op
+from multigrad.core.support.installed import is_importable
 from multigrad.errors import BackendNotFound, UnsupportedOp
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Op
-from multigrad.graph.support.installed import is_importable
 
 from .under_test import BackendUnderTest, is_installed, split_names
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
+from multigrad.core import ops
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.ir.results import PER_ELEMENT
+from multigrad.core.ir.types import BOOL, FLOAT8, FLOATS, INT32
 from multigrad.errors import UnsupportedOp
-from multigrad.graph import ops
-from multigrad.graph.ir.types import BOOL, FLOAT8, FLOATS, INT32
-from multigrad.graph.ops.results import PER_ELEMENT
 
 from .vectors import name_of, read_document
 
@@ -82,7 +82,7 @@ def test_every_rule_and_elementwise_op_has_exact_vectors(name: str) -> None:
 
 
 def test_an_op_that_a_backend_lacks_is_named_with_the_reason() -> None:
-    from multigrad.lowering.source import emit_rule
+    from multigrad.core.lowering.source import emit_rule
 
     def smooth(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return grad_out * xg.xp.erf(tin)
@@ -118,7 +118,7 @@ def test_layer_without_a_rule_refuses_a_dtype_for_which_its_op_is_lacking(
     native = load_backend(backend.name)
     reasons = {"float16": "no CPU kernel"}
     monkeypatch.setitem(native.kernels.unsupported, ops.SOFTPLUS, reasons)  # type: ignore[arg-type]
-    monkeypatch.setattr(import_module("multigrad.rules.activation"), "_lacking", {})
+    monkeypatch.setattr(import_module("multigrad.core.rules.activation"), "_lacking", {})
     act = xg.activation("Softplus")
     message = (
         rf"activation 'Softplus' uses softplus, which {backend.name} lacks for float16: no CPU"

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.values import read_key
-from multigrad.graph import ops
-from multigrad.graph import random as core
+from multigrad.core import ops
+from multigrad.core import random as core
+from multigrad.core.backend.values import read_key
 
 from .oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, fold_in, uniform
 

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.differences import ALL, KINDS
-from multigrad.backend.values import read_key
-from multigrad.graph.ir.types import INTEGERS
+from multigrad.core.backend.values import read_key
+from multigrad.core.ir.types import INTEGERS
+from multigrad.engine.backend.differences import ALL, KINDS
 
 from .differences import flushes, kept, unsettled
 from .oracles import (

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.discovery import backend_of
+from multigrad.core.backend.discovery import backend_of
+from multigrad.core.lowering.forwards import find_forward
+from multigrad.core.lowering.lower import lower_graphs
+from multigrad.core.rules.model.activation_function import graphs_under
+from multigrad.core.rules.registry import resolve
 from multigrad.errors import BackendNotFound, GradientError, UnsupportedOp
-from multigrad.lowering.forwards import find_forward
-from multigrad.lowering.lower import lower_graphs
-from multigrad.rules.model.activation_function import graphs_under
-from multigrad.rules.registry import resolve
 
 from .oracles import DTYPES, FLOAT32, LIBRARY, spread
 from .under_test import pull
@@ -74,7 +74,7 @@ def test_the_backend_is_listed_as_installed(backend: Any) -> None:
 def test_a_changed_number_is_an_argument_of_one_lowering(
     backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    functions = import_module("multigrad.functions.entries")
+    functions = import_module("multigrad.core.functions.entries")
     lowered = []
 
     def counting(*args: Any, **kwargs: Any) -> Any:

@@ -12,8 +12,8 @@ import optree
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.backend.contract import Backend
-from multigrad.backend.discovery import load_backend
+from multigrad.core.backend.contract import Backend
+from multigrad.core.backend.discovery import load_backend
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]

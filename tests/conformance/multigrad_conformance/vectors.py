@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from multigrad.core.rules import registry
+from multigrad.core.rules.model.rule import Rule
 from multigrad.errors import MultigradError, suggest
-from multigrad.rules import registry
-from multigrad.rules.estimators.declared import Estimator, catalogue
-from multigrad.rules.model.rule import Rule
+from multigrad.estimators.declared import Estimator, catalogue
 
 Data = dict[str, Any]
 FILE = Path(__file__).with_name("vectors.json.xz")

@@ -19,10 +19,10 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.backend.discovery import load_backend
-from multigrad.functions.eject.eject import write_parts
-from multigrad.functions.eject.tree_shaking import Shaker
-from multigrad.graph import ops
+from multigrad.core import ops
+from multigrad.core.backend.discovery import load_backend
+from multigrad.engine.functions.eject.eject import write_parts
+from multigrad.engine.functions.eject.tree_shaking import Shaker
 
 from ...harness import ejected, fresh
 from ...harness.ejecting import BY_RANK, KEY, X, load, native, random_values, rules_by_rank
@@ -36,7 +36,9 @@ FORWARDS = ("Linear", "ReLU", "Heaviside")  # in whole tables all of each rule, 
 
 def library_rules() -> list[str]:
     """Return the library's rules of one graph each; other tests register their own."""
-    library = [n for n in xg.rules() if xg.get(n).__module__.startswith("multigrad.rules.library.")]
+    library = [
+        n for n in xg.rules() if xg.get(n).__module__.startswith("multigrad.core.rules.library.")
+    ]
     return [name for name in library if name not in BY_RANK]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.functions.documents.versions import as_version_1
+from multigrad.engine.functions.documents.versions import as_version_1
 
 from ...graph.test_hostile_strings import holds_strings, use
 from ...graph.test_serialize import make_rule

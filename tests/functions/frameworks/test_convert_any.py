@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.trace.xp import all as xp
+from multigrad.core.trace.xp import all as xp
 
 from ...harness.torch_class import torch_class
 

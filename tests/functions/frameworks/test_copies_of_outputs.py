@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.engine.functions.recording import record
 from multigrad.errors import NativeRuleWarning
-from multigrad.functions.recording import record
 
 from ...harness.torch_class import torch_class
 
@@ -220,7 +220,7 @@ def test_a_cotangent_in_order_is_itself_or_a_copy_as_in_the_class(cotangent: Ten
 def test_a_graph_that_copies_what_its_code_shares_is_not_used_on_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from multigrad.graph import ops
+    from multigrad.core import ops
     from multigrad_torch import backend
 
     monkeypatch.setitem(backend.kernels.rows, ops.SWAPAXES, lambda x, **axes: x.mT.clone())

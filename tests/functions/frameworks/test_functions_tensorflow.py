@@ -14,10 +14,10 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.functions.calls.recipe import CodeRecipe, Recorded
-from multigrad.functions.custom_gradient import custom_gradient, function
-from multigrad.functions.function import Function
-from multigrad.trace.trace import Trace
+from multigrad.core.functions.calls.recipe import CodeRecipe, Recorded
+from multigrad.core.functions.function import Function
+from multigrad.core.trace.trace import Trace
+from multigrad.engine.functions.custom_gradient import custom_gradient, function
 
 tf: Any = pytest.importorskip("tensorflow")
 

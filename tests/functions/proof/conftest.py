@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from multigrad.functions import captures, code_proof
-from multigrad.graph.ir.graph import Graph
+from multigrad.core.functions import captures
+from multigrad.core.ir.graph import Graph
+from multigrad.engine.functions import code_proof
 
 Edit = Callable[[Graph], Graph]
 

@@ -18,12 +18,12 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.backend.discovery import load_backend
-from multigrad.capture.dialect import find_dialect
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.passes.simplify import substitute
+from multigrad.engine.capture.dialect import find_dialect
+from multigrad.engine.functions import code_proof
+from multigrad.engine.functions.proof import run
 from multigrad.errors import NativeRuleWarning, NotProvenWarning, TraceError
-from multigrad.functions import code_proof
-from multigrad.functions.proof import run
-from multigrad.graph.passes.simplify import substitute
 
 from ...harness.torch_class import torch_class
 from ...harness.traced import taped

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.core import ops
+from multigrad.core.ir.graph import Graph, Node, make_node
+from multigrad.core.passes.simplify import substitute
 from multigrad.errors import NativeRuleWarning
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph, Node, make_node
-from multigrad.graph.passes.simplify import substitute
 
 from ...harness.torch_class import torch_class
 
@@ -159,7 +159,7 @@ def test_integers_are_tried_where_float32_does_not_hold_them(capturing: Any) -> 
 
 
 def test_what_is_lowered_is_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from multigrad.backend.discovery import load_backend
+    from multigrad.core.backend.discovery import load_backend
 
     rows = load_backend("torch").kernels.rows
     kernel = rows[ops.TANH]

@@ -33,7 +33,7 @@ def test_a_first_call_far_out_where_jax_overflows_disproves_nothing(
 def test_a_first_call_far_out_hides_no_other_function() -> None:
     import jax.numpy as jnp
 
-    from multigrad.graph import ops
+    from multigrad.core import ops
 
     def wrong(xp: Any, ct: Any, y: Any, x: Any) -> tuple[Any, ...]:
         return (2.0 * ct * xp.cos(x),)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
-from multigrad.capture.dialect import find_dialect
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.trace.xp import all as xp
+from multigrad.engine.capture.dialect import find_dialect
 from multigrad.errors import DisprovedError, NativeRuleWarning, NotProvenWarning
-from multigrad.trace.xp import all as xp
 
 from ...harness.commands import invoke
 from ...harness.torch_class import torch_class

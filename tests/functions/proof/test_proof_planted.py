@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
+from multigrad.core.backend.discovery import load_backend
 from multigrad.errors import NativeRuleWarning, TraceError
 from multigrad.registry import resolve
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.functions.proof import shipped
-from multigrad.rules.library import surrogate
+from multigrad.core.functions.proof import shipped
+from multigrad.core.rules.library import surrogate
 
 X = np.array([-0.5, 0.25, 2.0])
 TRIANGULAR: Any = surrogate.triangular.function

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multigrad.graph import random as core
+from multigrad.core import random as core
 
 
 @pytest.fixture

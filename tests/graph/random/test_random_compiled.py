@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from multigrad.core import random as core
 from multigrad.errors import RuleError
-from multigrad.graph import random as core
 
 from .test_random_kernels import (
     FLOAT32,

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.graph import random
+from multigrad.core import random
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Law: TypeAlias = Callable[[Array, Array, Array], tuple[Array, Array]]
 
-OWN = "multigrad.rules.library."
+OWN = "multigrad.core.rules.library."
 SIZE = 1_750_000  # of which a rule that draws where tin <= 0 draws 1e6
 SIGMAS = 4.0
 FOURTH_MOMENTS = {"normal": 3.0, "uniform": 9.0 / 5.0}

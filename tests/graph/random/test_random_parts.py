@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import multigrad as xg
-from multigrad.graph import random as core
+from multigrad.core import random as core
 
 from .test_random_kernels import DTYPES, KEY, assert_bit_equal, count_ulps, draw, each_dtype
 

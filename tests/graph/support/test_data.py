@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import multigrad as xg
-from multigrad.graph.support.files import cache_root, check_private, open_folder, write_file
+from multigrad.engine.support.files import cache_root, check_private, open_folder, write_file
 
 from ...harness.hidden import python
 

@@ -11,16 +11,16 @@ import pytest
 
 import multigrad as xg
 from multigrad import backend
-from multigrad.rules import model
+from multigrad.core.rules import model
 
 from ...harness.hidden import python
 
 ALIASES = """
 import multigrad.xp
-import multigrad.capture.dialects.xp as room
+import multigrad.core.xp as room
 from multigrad.xp import tanh
 assert multigrad.xp is room and room.tanh is tanh
-assert room.__spec__.name == room.__name__ == "multigrad.capture.dialects.xp"
+assert room.__spec__.name == room.__name__ == "multigrad.core.xp"
 print("one module")
 """
 

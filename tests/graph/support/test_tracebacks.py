@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.graph.support.tracebacks import VARIABLE, shorten
+from multigrad.core.support.tracebacks import VARIABLE, shorten
 
 OURS = re.compile(rf'File "(?:{Path(xg.__file__).parent}|[^"]*multigrad_\w+/|<multigrad)')
 X = np.linspace(-1.0, 1.0, 5)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.graph import random
+from multigrad.core import random
 
 from ...harness.models.linear_keras import (
     RATE,

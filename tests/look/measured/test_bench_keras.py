@@ -88,7 +88,7 @@ def test_a_bridged_contender_gives_the_numbers_of_the_native_one(host: str) -> N
 
     from bench.benchmark import run_in
     from bench.harness import load, make_values
-    from multigrad.rules.activation import Activation
+    from multigrad.core.rules.activation import Activation
 
     harness = load(host)
     x, grad_out = make_values(500)

@@ -44,8 +44,8 @@ def interpreter() -> Iterator[None]:
     import torch
     from triton.runtime import interpreter
 
-    from multigrad.graph import ops
-    from multigrad.lowering.kernel_code import triton_code
+    from multigrad.core import ops
+    from multigrad.engine.lowering.kernel_code import triton_code
 
     from ...support.triton_interpreter import add_bfloat16, add_libdevice, one_at_a_time
 

@@ -227,7 +227,7 @@ def test_threads_share_kernels() -> None:
 def test_auto_runs_plain_code_while_the_kernel_compiles_and_then_the_kernel(
     device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from multigrad_torch.attach import attach
+    from multigrad_torch.core.attach import attach
 
     count = 5000
     monkeypatch.setattr(attach, "LARGE", {device.type: count})

@@ -477,8 +477,8 @@ def test_transforms_and_checkpoints_take_plain_code_and_autocast_what_else_runs(
 def test_auto_uses_kernels_for_large_tensors_after_some_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from multigrad_torch.attach import attach
     from multigrad_torch.attach.fusing import dispatch
+    from multigrad_torch.core.attach import attach
 
     monkeypatch.setitem(attach.LARGE, Place.device.type, 1000)
     kernels = []

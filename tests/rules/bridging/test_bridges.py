@@ -15,12 +15,16 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.lowering.forwards import find_forward
+from multigrad.engine.functions.known_forms import capture_example
+from multigrad.engine.rules.bridging import (
+    call_activation,
+    find_plain_functions,
+    make_guest_function,
+)
+from multigrad.engine.rules.guest_function import borrow, lend
 from multigrad.errors import BackendNotFound, GradientError, MultigradError, NativeRuleWarning
-from multigrad.functions.known_forms import capture_example
-from multigrad.lowering.forwards import find_forward
-from multigrad.rules.bridging import call_activation, find_plain_functions, make_guest_function
-from multigrad.rules.guest_function import borrow, lend
 
 from ...conftest import BACKENDS
 from ...written.hosts_and_guests import (

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.core.functions.function import Function
+from multigrad.engine.rules.bridging import call_function
 from multigrad.errors import GradientError, TraceError
-from multigrad.functions.function import Function
-from multigrad.rules.bridging import call_function
 
 from ...conftest import BACKENDS
 from ...written.hosts_and_guests import both_modes, every_host, every_pair, hosts_of_torch, pull

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.graph import random
+from multigrad.core import random
 
 from ...harness.hidden import python
 

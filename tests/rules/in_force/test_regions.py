@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.discovery import EVERY_READER, loaded
+from multigrad.core.backend.discovery import EVERY_READER, loaded
 
 from ...harness.models.surrogates import triangle
 from ...harness.traced import Traced

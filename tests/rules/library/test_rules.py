@@ -27,7 +27,7 @@ from multigrad_conformance.oracles import (
 )
 from multigrad_conformance.under_test import strided
 
-OWN = "multigrad.rules.library."
+OWN = "multigrad.core.rules.library."
 INF, NAN = np.inf, np.nan
 RANDOM = ("full_jam", "noise", "positive_jam", "rectangular_jam")
 each_rule = pytest.mark.parametrize("name", LIBRARY)

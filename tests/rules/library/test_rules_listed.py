@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.rules.model.rule_names import FILES
+from multigrad.core.rules.model.rule_names import FILES
 from pages import same_names
 
 from ...harness import commands
 
-OWN = "multigrad.rules.library."
+OWN = "multigrad.core.rules.library."
 # Of the library: other tests register their own.
 LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)]
 needs_cli = pytest.mark.needs("typer", "rich")
@@ -65,7 +65,7 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
 
 @needs_cli
 def test_a_family_is_headed_by_what_its_module_says() -> None:
-    from multigrad.rules.library import transforms
+    from multigrad.core.rules.library import transforms
 
     lines = invoke("--family", "transforms", width=200).output.splitlines()
     said = " ".join((transforms.__doc__ or "").partition("\n\n")[0].split())

@@ -63,7 +63,7 @@ def derivative(name: str, x: Any, g: Any) -> Exact:
 
 
 def former_kernels() -> Any:
-    return importlib.import_module("multigrad_torch.kernels.elementwise").MENDED
+    return importlib.import_module("multigrad_torch.core.kernels.elementwise").MENDED
 
 
 @each_activation

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.trace.active_rules import Noted
+from multigrad.core.trace.active_rules import Noted
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.functions.documents.format import canonical, hash_of
-from multigrad.graph import ops
-from multigrad.graph.ops.properties import KINKS, OP_SET
+from multigrad.core import ops
+from multigrad.core.ops.properties import KINKS, OP_SET
+from multigrad.engine.functions.documents.format import canonical, hash_of
 
 xp = xg.xp
 

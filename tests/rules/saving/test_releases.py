@@ -18,8 +18,8 @@ import pytest
 
 import multigrad as xg
 from multigrad.audit.lock import verify
-from multigrad.functions.documents.format import digest, hash_of
-from multigrad.functions.documents.versions import as_version_1
+from multigrad.engine.functions.documents.format import digest, hash_of
+from multigrad.engine.functions.documents.versions import as_version_1
 
 from ...data.releases import write as releases
 from ...harness.commands import invoke

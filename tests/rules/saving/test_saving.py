@@ -21,7 +21,7 @@ from ...harness.traced import Traced
 
 xp = xg.xp
 Tensor = Any
-OWN = "multigrad.rules.library."
+OWN = "multigrad.core.rules.library."
 ROOT = Path(__file__).parents[3]
 X = np.linspace(-2.0, 2.5, 12, dtype=np.float32).reshape(3, 4)
 G = np.cos(X)
@@ -65,7 +65,9 @@ def compute_in_folder(folder: str, name: str) -> None:
     for file in sorted(Path(folder).glob("*.json")):
         print(file.stem, compute(find_backend(name), xg.load(file)))
     # By their documents alone:
-    assert "multigrad.rules.library" not in sys.modules and "written_by_users" not in sys.modules
+    assert (
+        "multigrad.core.rules.library" not in sys.modules and "written_by_users" not in sys.modules
+    )
 
 
 def read_elsewhere(tests: str, folder: Path, backend: Any) -> dict[str, str]:

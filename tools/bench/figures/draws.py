@@ -18,9 +18,9 @@ import numpy as np
 from bench.cases import Effort, check_backend_name
 from bench.harness import keep_memory
 from bench.measure import run_race
-from multigrad.backend.discovery import load_backend
-from multigrad.backend.values import read_key
-from multigrad.graph import ops
+from multigrad.core import ops
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.backend.values import read_key
 
 Draw = Callable[[], Any]
 Draws = Mapping[str, Draw]

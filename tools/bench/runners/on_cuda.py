@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 import multigrad as xg
-from multigrad.graph.support.params import THREAD
+from multigrad.core.support.params import THREAD
 
 from ..cases import FUSED, OURS, UNFUSED, Case
 from ..harness import Array, Rival

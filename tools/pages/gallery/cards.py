@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
+from multigrad.core.ir.graph import Graph
+from multigrad.core.rules.model.rule import Rule
+from multigrad.core.rules.registry import get, rules
+from multigrad.core.support.params import Range
+from multigrad.core.trace.trace import NeedsConcrete
+from multigrad.engine.functions.known_forms import capture_example
 from multigrad.errors import MultigradError, UnsupportedOp
-from multigrad.functions.known_forms import capture_example
-from multigrad.graph.ir.graph import Graph
-from multigrad.graph.support.params import Range
+from multigrad.estimators.arguments import broadcastable
+from multigrad.estimators.declared import Estimator, catalogue
 from multigrad.look.curves import Picture, grid, observe
 from multigrad.look.pictures import SIDES, make_picture
 from multigrad.look.rule_description import Described, as_tried, describe, describe_estimator
-from multigrad.rules.estimators.arguments import broadcastable
-from multigrad.rules.estimators.declared import Estimator, catalogue
-from multigrad.rules.model.rule import Rule
-from multigrad.rules.registry import get, rules
-from multigrad.trace.trace import NeedsConcrete
 
 from .javascript import emit
 from .snippets import write_function_snippets, write_snippets

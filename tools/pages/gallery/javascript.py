@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from multigrad.core import ops
+from multigrad.core.ir.graph import Graph, Node
+from multigrad.core.ir.op import Op
+from multigrad.core.ir.types import BOOL, WHOLE
 from multigrad.errors import UnsupportedOp
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph, Node
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ir.types import BOOL, WHOLE
 
 RUNTIME = Path(__file__).with_name("runtime.js")
 ROWS: Mapping[Op, str] = {

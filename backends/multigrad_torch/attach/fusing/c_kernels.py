@@ -17,19 +17,19 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from multigrad.backend.rows import FastKernels
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Op
-from multigrad.graph.passes.decisions import EXACT, NUMBER_OVER
-from multigrad.graph.support.c_libraries import CLibrary
-from multigrad.lowering.kernel_code.c_code import FLAGS, C
-from multigrad.lowering.kernel_code.c_preamble import begin
-from multigrad.lowering.kernel_code.kernels import Kernel, Language
+from multigrad.core import ops
+from multigrad.core.backend.rows import FastKernels
+from multigrad.core.ir.op import Op
+from multigrad.core.passes.decisions import EXACT, NUMBER_OVER
+from multigrad.engine.lowering.kernel_code.c_code import FLAGS, C
+from multigrad.engine.lowering.kernel_code.c_preamble import begin
+from multigrad.engine.lowering.kernel_code.kernels import Kernel, Language
+from multigrad.engine.support.c_libraries import CLibrary
 
-from ...kernels import fast
-from ...kernels.elementwise import MENDED
-from ...kernels.fast import FAST
-from ...state import PARENT_PROCESS
+from ...core.kernels import fast
+from ...core.kernels.elementwise import MENDED
+from ...core.kernels.fast import FAST
+from ...core.state import PARENT_PROCESS
 
 GRAIN = 1 << 15  # elements that a thread gets at least, as in torch's own loops
 # MKL's names of ops, for `vms` (float32) and `vmd` (float64) functions.

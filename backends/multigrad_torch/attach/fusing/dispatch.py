@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from multigrad.graph.support.c_libraries import VARIABLE, read_setting
-from multigrad.graph.support.params import (
+from multigrad.core.support.params import (
     COLUMN,
     ONE,
     ROW,
@@ -29,11 +28,12 @@ from multigrad.graph.support.params import (
     KernelLayout,
     NothingToFuseError,
 )
-from multigrad.graph.support.threads import make_lock
+from multigrad.core.support.threads import make_lock
+from multigrad.engine.support.c_libraries import VARIABLE, read_setting
 
-from ...state import is_memory
-from ...versions import top_hooks
-from .. import attach
+from ...core.attach import attach
+from ...core.state import is_memory
+from ...core.versions import top_hooks
 
 if TYPE_CHECKING:
     from .fused import CompiledKernels, KernelCall

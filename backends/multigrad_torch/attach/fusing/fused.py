@@ -16,19 +16,32 @@ import torch
 from torch import empty_like, empty_strided
 from torch.autograd import Function
 
-from multigrad.backend.rows import disabled
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph, Node
-from multigrad.graph.ir.types import BOOL, T
-from multigrad.graph.passes.simplify import substitute
-from multigrad.graph.support.params import WHOLE, CannotFuseError, KernelLayout, NothingToFuseError
-from multigrad.lowering.emit import apply_patterns
-from multigrad.lowering.function_graph import PACK, without_packing
-from multigrad.lowering.kernel_code.kernels import Kernel, write_kernel
+from multigrad.core import ops
+from multigrad.core.backend.rows import disabled
+from multigrad.core.ir.graph import Graph, Node
+from multigrad.core.ir.types import BOOL, T
+from multigrad.core.lowering.emit import apply_patterns
+from multigrad.core.lowering.function_graph import PACK, without_packing
+from multigrad.core.passes.simplify import substitute
+from multigrad.core.support.params import (
+    WHOLE,
+    CannotFuseError,
+    KernelLayout,
+    NothingToFuseError,
+)
+from multigrad.engine.lowering.kernel_code.kernels import Kernel, write_kernel
 
-from ...kernels.fast import FAST
-from ...kernels.masks import unpack
-from ...state import BATCHED, KINDS, Like, count_modes, is_included, is_memory, transforms_active
+from ...core.kernels.fast import FAST
+from ...core.kernels.masks import unpack
+from ...core.state import (
+    BATCHED,
+    KINDS,
+    Like,
+    count_modes,
+    is_included,
+    is_memory,
+    transforms_active,
+)
 from . import c_kernels, triton_kernels
 from .proof import agree, prepared
 

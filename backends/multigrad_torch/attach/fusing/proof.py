@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from multigrad.graph.support.params import COLUMN, FULL, WHOLE, CannotFuseError, KernelLayout
+from multigrad.core.support.params import COLUMN, FULL, WHOLE, CannotFuseError, KernelLayout
 
-from ...state import eager_of
+from ...core.state import eager_of
 from . import c_kernels
 
 if TYPE_CHECKING:

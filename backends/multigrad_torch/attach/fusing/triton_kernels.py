@@ -15,16 +15,22 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend import Pattern, kernel
-from multigrad.backend.rows import FastKernels
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Node, make_node
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.results import elementwise
-from multigrad.graph.support.c_libraries import VARIABLE, NoLibraryError, read_setting
-from multigrad.graph.support.params import COLUMN, ONE
-from multigrad.lowering.kernel_code import triton_code
-from multigrad.lowering.kernel_code.kernels import COMPUTED, Kernel, KernelTensor, Language, Parts
-from multigrad.lowering.kernel_code.triton_code import (
+from multigrad.core import ops
+from multigrad.core.backend.rows import FastKernels
+from multigrad.core.ir.graph import Node, make_node
+from multigrad.core.ir.op import Op
+from multigrad.core.ir.results import elementwise
+from multigrad.core.lowering.source import compile_source
+from multigrad.core.support.params import COLUMN, ONE
+from multigrad.engine.lowering.kernel_code import triton_code
+from multigrad.engine.lowering.kernel_code.kernels import (
+    COMPUTED,
+    Kernel,
+    KernelTensor,
+    Language,
+    Parts,
+)
+from multigrad.engine.lowering.kernel_code.triton_code import (
     COLUMNS,
     MOST,
     PARTS,
@@ -32,9 +38,9 @@ from multigrad.lowering.kernel_code.triton_code import (
     is_plain,
     stages_of,
 )
-from multigrad.lowering.source import compile_source
+from multigrad.engine.support.c_libraries import VARIABLE, NoLibraryError, read_setting
 
-from ...kernels.fast import divide_by_reciprocal
+from ...core.kernels.fast import divide_by_reciprocal
 
 Tensor: TypeAlias = torch.Tensor
 OLDEST = (3, 6)  # Triton 3.5.1: exact division flushes subnormals to 0

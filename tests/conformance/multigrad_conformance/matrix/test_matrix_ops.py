@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.graph.ops.numerics import ignoring_warnings
-from multigrad.trace.xp import all as neutral
+from multigrad.core.ops.numerics import ignoring_warnings
+from multigrad.core.trace.xp import all as neutral
 
 from ..differences import DESIGNED, allowed, flushes, kept
 from ..expected.slopes import SCALES

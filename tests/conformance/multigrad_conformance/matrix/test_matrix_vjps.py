@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
-from multigrad.graph.ir.graph import Graph
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ir.types import INPUT
-from multigrad.graph.ops import CALLABLE_OPS
-from multigrad.graph.ops.numerics import ignoring_warnings
-from multigrad.graph.passes.simplify import simplify
-from multigrad.lowering.source import emit_rule
-from multigrad.trace.derived.derivatives import pullback
-from multigrad.trace.trace import Trace
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.ir.graph import Graph
+from multigrad.core.ir.op import Op
+from multigrad.core.ir.types import INPUT
+from multigrad.core.lowering.source import emit_rule
+from multigrad.core.ops import CALLABLE_OPS
+from multigrad.core.ops.numerics import ignoring_warnings
+from multigrad.core.passes.simplify import simplify
+from multigrad.core.trace.derived.derivatives import pullback
+from multigrad.core.trace.trace import Trace
 
 from ..declared import domain_of
 from ..differences import DESIGNED, allowed, flushes, kept, unsettled

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.backend.discovery import load_backend
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.numerics import ignoring_warnings
-from multigrad.graph.passes.simplify import simplify
-from multigrad.lowering.source import emit_rule
-from multigrad.trace.derived.derivatives import pullback
-from multigrad.trace.xp import all as neutral
+from multigrad.core import ops
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.ir.graph import Graph
+from multigrad.core.ir.op import Op
+from multigrad.core.lowering.source import emit_rule
+from multigrad.core.ops.numerics import ignoring_warnings
+from multigrad.core.passes.simplify import simplify
+from multigrad.core.trace.derived.derivatives import pullback
+from multigrad.core.trace.xp import all as neutral
 
 from ..declared import case_of_any_shape, cases
 from ..expected.exact import names_of

@@ -15,11 +15,11 @@ from pathlib import Path
 from string import Template
 
 import multigrad as xg
-from multigrad.backend.discovery import entry_points
-from multigrad.capture.dialect import entry_points as find_dialects
+from multigrad.core import ops
+from multigrad.core.backend.discovery import entry_points
+from multigrad.core.ir.op import Op
+from multigrad.engine.capture.dialect import entry_points as find_dialects
 from multigrad.errors import MultigradError
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Op
 
 TEMPLATES = Path(__file__).parent
 WIDTH = 98

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.graph.ops.numerics import ignoring_warnings
+from multigrad.core.ops.numerics import ignoring_warnings
 
 from ..oracles import (
     BFLOAT16,
@@ -126,7 +126,7 @@ def test_casts_round_to_nearest_and_masks_become_zeros_and_ones(backend: Any) ->
 
 
 def native_dtype(backend: Any, name: str) -> Any:
-    from multigrad.backend.discovery import load_backend
+    from multigrad.core.backend.discovery import load_backend
 
     return load_backend(backend.name).tensors.dtype(name)
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.numerics import ignoring_warnings
-from multigrad.graph.ops.results import PER_ELEMENT, integer
-from multigrad.trace.trace import apply
-from multigrad.trace.xp import all as neutral
+from multigrad.core import ops
+from multigrad.core.ir.op import Op
+from multigrad.core.ir.results import PER_ELEMENT, integer
+from multigrad.core.ops.numerics import ignoring_warnings
+from multigrad.core.trace.trace import apply
+from multigrad.core.trace.xp import all as neutral
 
 from ..declared import Case, case_of_any_shape, cases, domain_of
 from ..differences import allowed, unsettled

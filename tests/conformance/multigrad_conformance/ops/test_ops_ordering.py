@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.trace.xp import all as neutral
+from multigrad.core.trace.xp import all as neutral
 
 from ..oracles import DTYPES, FLOAT32, FLOAT64, spread
 from .test_ops import assert_close, special_rows, widen

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.trace.xp import all as neutral
+from multigrad.core.trace.xp import all as neutral
 
 from ..oracles import DTYPES, FLOAT32, spread
 from .test_ops import assert_close, widen

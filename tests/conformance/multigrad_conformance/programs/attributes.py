@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import freeze
-from multigrad.graph.ir.op import Attr, Op
-from multigrad.graph.ir.types import FLOATS, INT32, INT64, SMALL, T
-from multigrad.graph.ops import attributes
+from multigrad.core import ops
+from multigrad.core.ir import attributes
+from multigrad.core.ir.graph import freeze
+from multigrad.core.ir.op import Attr, Op
+from multigrad.core.ir.types import FLOATS, INT32, INT64, SMALL, T
 
 from ..declared import NEED_AN_AXIS, domain_of
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Node, make_node
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ir.types import BOOL, WHOLE, T, is_float
-from multigrad.graph.ops.numerics import ignoring_warnings
-from multigrad.graph.ops.properties import Domain
-from multigrad.graph.passes.simplify import constant
-from multigrad.trace.coercion import coerce
+from multigrad.core import ops
+from multigrad.core.ir.graph import Node, make_node
+from multigrad.core.ir.op import Op
+from multigrad.core.ir.types import BOOL, WHOLE, T, is_float
+from multigrad.core.ops.numerics import ignoring_warnings
+from multigrad.core.ops.properties import Domain
+from multigrad.core.passes.simplify import constant
+from multigrad.core.trace.coercion import coerce
 
 from .attributes import Draw, Refused, Shape, pick
 

@@ -16,13 +16,13 @@ import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph, Node, make_node
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ir.types import FLOAT_SCALAR, INPUT, KEY, UNKNOWN, T, Type
-from multigrad.graph.ops.properties import REALS
-from multigrad.graph.passes.simplify import constant
-from multigrad.graph.passes.verify import verify
+from multigrad.core import ops
+from multigrad.core.ir.graph import Graph, Node, make_node
+from multigrad.core.ir.op import Op
+from multigrad.core.ir.types import FLOAT_SCALAR, INPUT, KEY, UNKNOWN, T, Type
+from multigrad.core.ops.properties import REALS
+from multigrad.core.passes.simplify import constant
+from multigrad.engine.passes.verify import verify
 
 from ..declared import domain_of
 from .attributes import TAKING_PART, Draw, Refused, Shape

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph, Node
-from multigrad.graph.ir.types import T
+from multigrad.core import ops
+from multigrad.core.ir.graph import Graph, Node
+from multigrad.core.ir.types import T
 
 from .. import oracles
 from ..oracles import finfo, slack

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.attributes import is_number
-from multigrad.graph.ops.results import PER_ELEMENT
+from multigrad.core.ir.attributes import is_number
+from multigrad.core.ir.op import Op
+from multigrad.core.ir.results import PER_ELEMENT
 
 from ..differences import DESIGNED
 from ..oracles import FLOAT64, finfo

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
-from multigrad.backend.contract import Backend
-from multigrad.backend.discovery import load_backend
-from multigrad.backend.values import read_key
-from multigrad.graph.ir.graph import Graph
-from multigrad.graph.ops.numerics import ignoring_warnings
-from multigrad.graph.passes.simplify import simplify
-from multigrad.lowering.emit import Emission, emit_body
-from multigrad.lowering.source import compile_source
+from multigrad.core.backend.contract import Backend
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.backend.values import read_key
+from multigrad.core.ir.graph import Graph
+from multigrad.core.lowering.emit import Emission, emit_body
+from multigrad.core.lowering.source import compile_source
+from multigrad.core.ops.numerics import ignoring_warnings
+from multigrad.core.passes.simplify import simplify
 
 from ..differences import kept, regroups
 from ..oracles import edge_values, spread

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.discovery import load_backend
-from multigrad.graph.ir.graph import Graph
-from multigrad.graph.ir.types import INPUT
-from multigrad.graph.passes.simplify import simplify, substitute
-from multigrad.graph.passes.verify import verify
-from multigrad.lowering.source import emit_rule
-from multigrad.trace.derived.derivatives import pullback
-from multigrad.trace.trace import Trace
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.ir.graph import Graph
+from multigrad.core.ir.types import INPUT
+from multigrad.core.lowering.source import emit_rule
+from multigrad.core.passes.simplify import simplify, substitute
+from multigrad.core.trace.derived.derivatives import pullback
+from multigrad.core.trace.trace import Trace
+from multigrad.engine.passes.verify import verify
 
 from ..declared import cases
 from ..oracles import FLOAT64

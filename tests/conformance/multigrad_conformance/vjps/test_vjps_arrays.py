@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from scipy import special
 
-from multigrad.backend.discovery import load_backend
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph, make_node
-from multigrad.graph.passes.simplify import simplify
-from multigrad.lowering.source import emit_rule
-from multigrad.rules.registry import resolve
-from multigrad.trace.derived.derivatives import is_linear, pullback, tangent_map
-from multigrad.trace.xp import all as neutral
+from multigrad.core import ops
+from multigrad.core.backend.discovery import load_backend
+from multigrad.core.ir.graph import Graph, make_node
+from multigrad.core.lowering.source import emit_rule
+from multigrad.core.passes.simplify import simplify
+from multigrad.core.rules.registry import resolve
+from multigrad.core.trace.derived.derivatives import is_linear, pullback, tangent_map
+from multigrad.core.trace.xp import all as neutral
 
 from .test_vjps import OTHER, X, evaluate, gradient_of_the_sum, record_function
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Op
+from multigrad.core import ops
+from multigrad.core.ir.op import Op
 
 from ...differences import DESIGNED
 from ...oracles import FLOAT64, finfo, fold_in, uniform

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Node
-from multigrad.graph.ir.op import Op
+from multigrad.core import ops
+from multigrad.core.ir.graph import Node
+from multigrad.core.ir.op import Op
 
 from ..bounded import Array, Bounded, Function
 from ..builder import Builder

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Node, freeze
-from multigrad.graph.ir.op import Op
-from multigrad.graph.ir.types import T
-from multigrad.graph.passes.simplify import constant
+from multigrad.core import ops
+from multigrad.core.ir.graph import Node, freeze
+from multigrad.core.ir.op import Op
+from multigrad.core.ir.types import T
+from multigrad.core.passes.simplify import constant
 
 from ..bounded import Bounded, Function, unknown_where
 from ..builder import Builder

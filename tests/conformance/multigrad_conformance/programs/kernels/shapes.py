@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.graph import ops
-from multigrad.graph.ir.op import Op
+from multigrad.core import ops
+from multigrad.core.ir.op import Op
 
 from ..bounded import Bounded, Function, as_dtype, known, monotone, narrowed, widened
 

@@ -1,0 +1,223 @@
+"""JAX's kernels of elementwise ops and activations."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.scipy import special
+
+from multigrad.core import ops
+from multigrad.core.backend.rows import rows_of
+from multigrad.core.ir.op import Op
+from multigrad.core.ops.special_functions import digamma_by_reflection, polygamma_by_zeta
+
+from .. import versions
+
+Tensor: TypeAlias = jax.Array
+HALVES = (jnp.dtype("float16"), jnp.dtype("bfloat16"))
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, jax.Array)
+
+
+def is_staged_out(x: Any) -> bool:
+    """Return whether a value is a tracer of a jaxpr, with no vmap or derivative around it."""
+    # by name: the class is in an internal module of jax
+    return type(x).__name__ == "DynamicJaxprTracer"
+
+
+def accumulated(x: Tensor) -> Tensor:
+    """Return 16-bit floats in float32, so that a reduction rounds once."""
+    return x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
+
+
+def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a function that computes 16-bit floats in float32 and rounds once."""
+
+    @functools.wraps(function)
+    def call(*values: Any, **attrs: Any) -> Tensor:
+        if not any(getattr(x, "dtype", None) in HALVES for x in values):
+            return function(*values, **attrs)
+        dtype = jnp.result_type(*values)
+        if dtype not in HALVES:
+            return function(*values, **attrs)
+        wide_values = (jnp.asarray(v, dtype).astype(jnp.float32) for v in values)
+        return function(*wide_values, **attrs).astype(dtype)
+
+    return call
+
+
+def clip(x: Tensor, min: Any, max: Any) -> Tensor:
+    return jnp.minimum(jnp.maximum(x, min), max)
+
+
+def cast(x: Tensor, *, dtype: Any) -> Tensor:
+    if x.dtype == jnp.float64 and str(dtype).startswith("float8"):
+        x = x.astype(jnp.float32)  # rounded twice, as in all backends
+    # Where int64 is switched off, JAX warns before it takes int32.
+    return x.astype(jax.dtypes.canonicalize_dtype(dtype) if dtype == jnp.int64 else dtype)
+
+
+def floor_divide(a: Tensor, b: Tensor) -> Tensor:
+    return zero_at_zero(versions.floor_divide(a, b), b)
+
+
+def remainder(a: Tensor, b: Tensor) -> Tensor:
+    return zero_at_zero(jnp.remainder(a, b), b)
+
+
+def zero_at_zero(result: Tensor, b: Tensor) -> Tensor:
+    if jnp.issubdtype(result.dtype, jnp.floating) or (isinstance(b, int) and b):
+        return result
+    # JAX leaves integers divided by 0 open; every backend gives 0
+    return jnp.where(b == 0, 0, result)
+
+
+def power(a: Tensor, b: Tensor) -> Tensor:
+    # for an int jax multiplies out, and x ** -3 overflows in float16
+    result = jnp.power(a, float(b) if isinstance(b, int) else b)
+    if isinstance(b, int | float) and b == 2:
+        return result
+    # XLA rewrites log(a ** b) as b log |a|, a number where it must be NaN, unless an op is between.
+    return jnp.where(jnp.isnan(result), result + result, result)
+
+
+def log1p(x: Tensor) -> Tensor:
+    return log1p_wide(x) if x.dtype == jnp.float64 else jnp.log1p(x)
+
+
+@jax.custom_jvp
+def log1p_wide(x: Tensor) -> Tensor:
+    """Return log1p by Kahan: XLA's in float64 (jax 0.10, CPU) is off by 150 ulp below 0."""
+    # Without the barrier compiled code takes (1 + x) - 1 for x, and the correction is gone.
+    one_plus_x = jax.lax.optimization_barrier(1.0 + x)
+    corrected = jnp.log(one_plus_x) * (x / (one_plus_x - 1.0))
+    return jnp.where(one_plus_x == 1.0, x, jnp.where(jnp.isinf(x), jnp.log(one_plus_x), corrected))
+
+
+@log1p_wide.defjvp
+def differentiate_log1p(primals: tuple[Tensor], tangents: tuple[Tensor]) -> tuple[Tensor, Tensor]:
+    (x,), (tangent,) = primals, tangents
+    return log1p_wide(x), tangent / (1.0 + x)
+
+
+def flushed(x: Tensor) -> Tensor:
+    # XLA takes some subnormal numbers for other numbers: zero, with the sign
+    return jnp.where(jnp.abs(x) < jnp.finfo(x.dtype).tiny, 0.0 * x, x)
+
+
+def cbrt(x: Tensor) -> Tensor:
+    # XLA's (jax 0.10, CPU) gives -5.6e-16 for subnormal numbers, which it flushes elsewhere.
+    if x.dtype == jnp.float16:
+        return jnp.cbrt(x)
+    return jnp.cbrt(flushed(x))
+
+
+def atan2(a: Tensor, b: Tensor) -> Tensor:
+    # XLA's (jax 0.10, CPU) is NaN for two subnormal numbers, and -pi for 5e-324 over -1.
+    dtype = jnp.result_type(a, b)
+    return jnp.arctan2(flushed(jnp.asarray(a, dtype)), flushed(jnp.asarray(b, dtype)))
+
+
+def exp2(x: Tensor) -> Tensor:
+    # XLA's (jax 0.10, CPU) is exp(x log 2), off by 9 eps in float32 and 36 in bfloat16.
+    exponents = jnp.clip(jnp.round(x), -1100.0, 1100.0)
+    return jnp.ldexp(jnp.exp((x - exponents) * math.log(2)), exponents.astype(jnp.int32))
+
+
+def cosh(x: Tensor) -> Tensor:
+    # XLA's (jax 0.10, CPU) is off by 12 eps at 88: exp(x + log(0.5)).
+    root = jnp.exp(0.5 * jnp.abs(x))
+    return (0.5 * root) * root + 0.5 / (root * root)
+
+
+def sinh(x: Tensor) -> Tensor:
+    root = jnp.exp(0.5 * jnp.abs(x))
+    # far from 0 XLA's (jax 0.10, CPU) is off as its cosh is
+    tails = jnp.copysign((0.5 * root) * root - 0.5 / (root * root), x)
+    return jnp.where(jnp.abs(x) < 1.0, jnp.sinh(x), tails)
+
+
+def atanh(x: Tensor) -> Tensor:
+    if x.dtype != jnp.float64:
+        return jnp.arctanh(x)
+    magnitude = jnp.abs(x)  # by our log1p: XLA's (jax 0.10, CPU) is off by 56 eps
+    return jnp.copysign(0.5 * log1p(2.0 * magnitude / (1.0 - magnitude)), x)
+
+
+def sinc(x: Tensor) -> Tensor:
+    # jax 0.11 gives 0 at both infinities, earlier ones NaN as NumPy.
+    return jnp.where(jnp.isinf(x), math.nan, jnp.sinc(x))
+
+
+def erfinv(x: Tensor) -> Tensor:
+    # XLA's (jax 0.10, CPU) is off by 15 eps in float64: one Newton step, in the tails by erfc
+    root, magnitude = jax.lax.erf_inv(x), jnp.abs(x)
+    tail_error = jnp.sign(x) * ((1.0 - magnitude) - jax.lax.erfc(jnp.abs(root)))
+    error = jnp.where(magnitude < 0.5, jax.lax.erf(root) - x, tail_error)
+    refined = root - error * (math.sqrt(math.pi) / 2) * jnp.exp(root * root)
+    # at 1 and beyond the step is NaN
+    return jnp.where(magnitude < 1.0, refined, root)
+
+
+def digamma(x: Tensor) -> Tensor:
+    # XLA's is NaN at 0; the where within keeps gradients as they are elsewhere
+    pole, elsewhere = -1.0 / jnp.where(x == 0, x, 1.0), jnp.where(x == 0, 1.0, x)
+    return jnp.where(x == 0, pole, digamma_by_reflection(jnp, jax.lax.digamma, elsewhere))
+
+
+def polygamma(x: Tensor, *, n: int) -> Tensor:
+    return polygamma_by_zeta(jnp, special.zeta, x, n)
+
+
+WIDE_FLOATS = (jnp.dtype("float32"), jnp.dtype("float64"))
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    if is_staged_out(x) and x.aval.dtype in WIDE_FLOATS:
+        return jax.lax.logistic(x)  # as in jax.nn, with fewer steps
+    # XLA's 1 / (1 + exp(-x)) overflows in float16, and is 0, from -11 down.
+    if x.dtype == jnp.float16:
+        return jax.nn.sigmoid(x.astype(jnp.float32)).astype(x.dtype)
+    return jax.nn.sigmoid(x)
+
+
+@functools.partial(jax.jit, inline=True)  # one kernel in eager code instead of two
+def heaviside(x: Tensor) -> Tensor:
+    return (x > 0).astype(x.dtype)
+
+
+def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
+    return jax.nn.leaky_relu(x, slope)
+
+
+# The functions of `jax.numpy` that have the names of their ops.
+SAME = """
+    abs ceil copysign cos deg2rad exp expm1 floor fmax fmin fmod full_like hypot isfinite isinf
+    isnan log log10 log2 logaddexp maximum minimum nan_to_num nextafter rad2deg round sign
+    signbit sin sqrt square tan tanh trunc where
+"""
+SAME_IN_LAX = "rsqrt erf erfc lgamma stop_gradient"
+# The own gradient of its relu6 is 0 at the bounds; that of a clip is 1.
+SAME_IN_NN = "log_sigmoid relu6 elu gelu relu silu softplus"
+OPS: dict[Op, Callable[..., Any]] = {
+    **rows_of(vars(), ops.CORE_OPS),
+    **rows_of({name: getattr(jnp, name) for name in SAME.split()}, ops.CORE_OPS),
+    ops.POW: power,
+    ops.ATAN: jnp.arctan,
+    ops.ASIN: jnp.arcsin,
+    ops.ACOS: jnp.arccos,
+    ops.ASINH: jnp.arcsinh,
+    ops.ACOSH: jnp.arccosh,
+    **rows_of({name: getattr(special, name) for name in ("ndtri", "i0e", "i1e")}, ops.CORE_OPS),
+    ops.BITWISE_LEFT_SHIFT: jnp.left_shift,
+    ops.BITWISE_RIGHT_SHIFT: jnp.right_shift,
+    **rows_of({name: getattr(jax.lax, name) for name in SAME_IN_LAX.split()}, ops.CORE_OPS),
+    **rows_of({name: getattr(jax.nn, name) for name in SAME_IN_NN.split()}, ops.CORE_OPS),
+}

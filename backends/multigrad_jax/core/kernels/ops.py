@@ -1,0 +1,55 @@
+"""JAX's kernels by op; an op with a symbol that is left out is emitted infix.
+
+Here are those of the core; those in `other_ops.py` load as one of them is first asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+
+from multigrad.core import ops
+from multigrad.core.backend.rows import LateRows, composed_row
+from multigrad.core.ir.op import Op
+from multigrad.core.support.lazy_modules import late_value
+
+from . import elementwise, random, reductions
+
+Tensor: TypeAlias = Any
+
+OWN: dict[Op, Callable[..., Any]] = {
+    **elementwise.OPS,
+    **reductions.OPS,
+    ops.FOLD_IN: random.fold_in,
+    ops.UNIFORM_LIKE: random.uniform_like,
+    ops.NORMAL_LIKE: random.normal_like,
+}
+# Computed in float32 for 16-bit floats and rounded once.
+WIDE = (
+    *(ops.ATAN2, ops.HYPOT, ops.FMOD, ops.FLOOR_DIVIDE, ops.REMAINDER, ops.EXP2, ops.LOG2),
+    *(ops.LOG10, ops.LOGADDEXP, ops.COSH, ops.SINH, ops.SINC, ops.DEG2RAD, ops.RAD2DEG),
+    *(ops.ERFINV, ops.NDTRI, ops.DIGAMMA, ops.POLYGAMMA, ops.I0E, ops.I1E, ops.LOG_SIGMOID),
+    *(ops.GELU, ops.PROD, ops.VAR, ops.STD, ops.LOGSUMEXP, ops.SOFTMAX, ops.LOG_SOFTMAX),
+)
+OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
+
+
+def compose(op: Op) -> Callable[..., Any] | None:
+    return composed_row(op, OPS, elementwise.widened)
+
+
+OPS = LateRows(OWN, late_value("multigrad_jax.kernels.other_ops:OPS"), make=compose)
+UNSUPPORTED: dict[Op, str] = {}
+
+
+# --- masks as bits, eight to a byte, the first in the highest bit ---------------------------------
+def pack(mask: Tensor) -> Tensor:
+    return jnp.packbits(mask)
+
+
+def unpack(bits: Tensor, like: Tensor) -> Tensor:
+    flat = jnp.unpackbits(bits, count=math.prod(like.shape))
+    return flat.reshape(like.shape).astype(bool)

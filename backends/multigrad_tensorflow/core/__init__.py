@@ -1,0 +1,1 @@
+"""What a rule of operators needs of this backend: kernels, attachment, compilers."""

@@ -1,0 +1,406 @@
+"""torch.compile: the code that Dynamo traces instead of activations and Functions.
+
+    in traced code      call_activation, call_function
+                          ask: describes the arguments; repeats with more if `prepare` asks
+    outside the trace         prepare: finds or makes a call, keeps it in CALLS, returns its name
+    in traced code        run: calls its code with the tensors
+
+Dynamo takes the name as a constant and guards on all that `prepare` is told, so it is told little
+at first. `answers.py` has what a name may stand for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import nullcontext
+from typing import Any, TypeAlias
+
+import torch
+
+from multigrad.core.functions.calls.capture_errors import NotCaptured
+from multigrad.core.functions.function import Function, by_identifier
+from multigrad.core.rules.activation import Activation, activation, by_key
+from multigrad.core.rules.context import RuleInForce
+from multigrad.core.rules.model.activation_function import forward_by_key, put_under
+from multigrad.core.rules.registry import get
+from multigrad.core.support.provided import NEEDS_ENGINE, provided
+from multigrad.errors import UnsupportedOp
+
+from .. import dynamo
+from ..state import without_modes
+from .activation_calls import call_of_activation
+from .answers import (
+    CALLS,
+    NAMES,
+    Answered,
+    CompiledCall,
+    More,
+    Refused,
+    asks_for_operators,
+    keep,
+    note_refused,
+)
+from .arguments import as_input, describe, is_fixed, make_concrete, number_application, restore
+from .calls import is_open
+from .dynamo_guards import EPOCH, MIRROR, Cell, check_mirror, is_under_jit
+from .jit import reads_numbers
+from .readers import apply_activation
+
+Tensor: TypeAlias = torch.Tensor
+# NOTE: one call, followed with its values.
+#
+#     act = xg.Activation("Heaviside")
+#     with xg.use("my_window", params={"width": 1.5}):
+#         torch.compile(act)(torch.linspace(-2, 2, 3, requires_grad=True))
+#
+# Dynamo traces `call_activation(act, x)`, which asks for
+#
+#     subject     ("Heaviside", "Heaviside")  the keys of the activation and of its forward
+#     described   ("tuple", (("tensor", torch.float32, 1, True, "cpu"), ("value", 0)))
+#                                             x by its rank, and that no values are passed
+#     token       "my_window#3(1.5)"          read from MIRROR,
+#     epoch       "0"                         and from EPOCH: Dynamo guards on both
+#
+# Dynamo calls `prepare` with these while it traces. No call is kept for them, so the rule is
+# captured and lowered under the forward, and is kept as CALLS.CompiledCall_2:
+#
+#     CompiledCall(plain=my_window_under_Heaviside_0, in_graph=my_window_under_Heaviside_1)
+#
+# `prepare` returns "CompiledCall_2", and `run` traces what its `plain` does:
+# `y0 = Native.apply(tin, 1.5)`.
+#
+# A rule that needs a length as a number, as `range(tin.shape[0])` does, is first answered "More_3",
+# More(lengths=(True,)). Described again, x has (3,) for 1, and Dynamo guards on that length.
+#
+# With another width the token differs: the guards fail, and Dynamo traces again. Coming back, they
+# hold, and none of this runs.
+
+OUTSIDE = "make it outside of the compiled function"
+OBJECTS_REFUSED = Refused(
+    f"an activation of objects or tensors is made in compiled code: {OUTSIDE}"
+)
+# Dynamo (torch 2.15) would give the tangent of the forward itself; eager code does not.
+DUALS_REFUSED = Refused("dual numbers in compiled code")
+
+
+# --- what Dynamo traces --------------------------------------------------------------------------
+
+
+def call_activation(
+    activation: Activation | WithNumbers, x: Tensor, values: tuple[Any, ...] = ()
+) -> Tensor:
+    """Apply an activation in traced code, instead of `Activation.__call__` or `call_with`."""
+    if isinstance(activation, WithNumbers):
+        return activation(x)
+    subject = (activation.key, activation.forward.key)
+    own_rule = find_own(activation) if values else None
+    # Dynamo guards on comparisons of numbers among the values; it cannot read how parts are found.
+    if own_rule is not None and not own_rule.specialization.rule.parts:
+        own_rule.specialization.check_anew(values)
+    if is_partial(x):
+        torch._dynamo.graph_break(msg="a partial DTensor")
+        return apply_activation(activation, x, values)
+    x = keep_placements(x)
+    call = ask(subject, (x, len(values)), True)[0]
+    if isinstance(call, Refused):
+        torch._dynamo.graph_break(msg=call.reason)
+        return apply_activation(activation, x, values)
+    inputs, application = MIRROR.jit_inputs, 0
+    # Each draw under xg.jit takes the next application's number, as an input of the graph.
+    if inputs and call.counts_applications:
+        application = MIRROR.applications.number
+        MIRROR.applications.number = application + 1
+    # x may be one example under vmap; float64 tensors of numbers would promote a 0-d x.
+    if inputs and x.ndim == 0:
+        inputs = (inputs[0].to(x.dtype), *inputs[1:])
+    if call.own_tensors:
+        values = call.own_tensors
+    elif call.takes_tensors:
+        values = MIRROR.param_tensors
+    for value in map(as_passed, values):
+        if x.ndim == 0 and isinstance(value, torch.Tensor):
+            value = value.to(x.dtype)
+        inputs = (*inputs, value)
+    return run(call, x, application, *inputs)
+
+
+def as_passed(value: Any) -> Any:
+    if isinstance(value, Cell):
+        return value.tensor[0]
+    is_open = isinstance(value, float) and not is_fixed(value)
+    return as_input(value) if is_open else value
+
+
+class WithNumbers:
+    """An activation that traced code makes, with the params that are inputs of the graph."""
+
+    def __init__(self, activation: Activation, numbers: dict[str, float]) -> None:
+        self.activation, self.numbers = activation, numbers
+        self.params = {**activation.params, **numbers}
+
+    def own_in_force(self) -> RuleInForce:
+        in_force = self.activation.own_in_force()
+        assert in_force is not None
+        values = tuple({**in_force.numbers, **self.numbers}.values())
+        return in_force.with_values(values, in_force.own_token)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.activation, name)
+
+    def __call__(self, x: Tensor, **params: Any) -> Tensor:
+        return self.activation(x, **{**self.numbers, **params})
+
+
+def made_activation(forward: Any, rule: Any = None, params: Any = None, **options: Any) -> Any:
+    """Return an activation that traced code makes, instead of `xg.activation`."""
+    numbers = dict(params or {})
+    made: Any = OBJECTS_REFUSED
+    values = (forward, rule, *numbers.values(), *options.values())
+    # An object may change later, and a tensor with each call.
+    if all(each is None or isinstance(each, str | int | float) for each in values):
+        given = describe({**options, "forward": forward, "rule": rule}, [], ())
+        inputs: list[Tensor] = []
+        described = describe(numbers, [], (), inputs)
+        made = getattr(CALLS, make_activation(given, described, EPOCH.text))
+        if isinstance(made, More):
+            inputs, described = [], describe(numbers, [], ())
+            made = getattr(CALLS, make_activation(given, described, EPOCH.text))
+        if inputs and not isinstance(made, Refused):
+            floats = {name: each for name, each in numbers.items() if isinstance(each, float)}
+            return WithNumbers(made, floats)
+    if isinstance(made, Refused):
+        torch._dynamo.graph_break(msg=made.reason)
+        return make_outside(forward, rule, params, **options)
+    return made
+
+
+def find_rule(rule: Any) -> Any:
+    """Return a rule between graphs, instead of `xg.get`: Dynamo cannot trace what rules do."""
+    if isinstance(rule, str):
+        torch._dynamo.graph_break(msg=f"rule {rule!r} is looked up in compiled code: {OUTSIDE}")
+    return find_outside(rule)
+
+
+def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[Any, list[Tensor], list[Tensor]]:
+    """Return the answer of `prepare`, and of the arguments the tensors and the open numbers."""
+    is_dual = torch.autograd.forward_ad._current_level >= 0
+    if is_dual and not torch._C._are_functorch_transforms_active():
+        return DUALS_REFUSED, [], []
+    lengths: tuple[bool, ...] = ()
+    has_rule_numbers, has_values, watched = False, False, ""
+    while True:
+        tensors: list[Tensor] = []
+        numbers: list[Tensor] = []
+        token = epoch = ""
+        description = describe(arguments, tensors, lengths, None if has_values else numbers)
+        # Dynamo guards on each string that is read here, so only what `prepare` asks for is read.
+        if reads_rules:
+            token, epoch = MIRROR.exact_token if has_rule_numbers else MIRROR.token, EPOCH.text
+        answer = getattr(CALLS, prepare(subject, description, token, epoch, watched))
+        if not isinstance(answer, More):
+            return answer, tensors, numbers
+        if answer.lengths:
+            lengths = answer.lengths
+            asked = [x for x, is_asked in zip(tensors, lengths, strict=True) if is_asked]
+            if not all(is_fixed(n) for x in asked for n in x.shape):
+                name = class_for_open(subject, describe(arguments, [], None))
+                if name:
+                    return getattr(CALLS, name), tensors, []
+        elif answer.rules:
+            reads_rules = True
+        elif answer.rule_numbers:
+            has_rule_numbers = True
+        elif answer.values:
+            has_values = True
+        else:
+            watched = describe([watch() for watch in answer.watches], [], ())
+
+
+def is_partial(x: Tensor) -> bool:
+    """Return whether the parts of a DTensor are not added up yet, which eager code refuses."""
+    return hasattr(x, "placements") and any(each.is_partial() for each in x.placements)
+
+
+def keep_placements(x: Tensor) -> Tensor:
+    """Return a DTensor whose gradient gets the same placements; any other tensor unchanged."""
+    return x.redistribute(placements=x.placements) if hasattr(x, "placements") else x
+
+
+def run(call: CompiledCall, *inputs: Any) -> Any:
+    if torch._C._are_functorch_transforms_active():
+        # Under torch.func transforms Dynamo (torch 2.13) would differentiate the forward instead.
+        return call.in_graph(*inputs)
+    return call.plain(*inputs)
+
+
+# Outside compiled code, after a graph break.
+make_outside, find_outside = dynamo.disable(activation), dynamo.disable(get)
+
+
+# --- outside the trace ---------------------------------------------------------------------------
+
+
+@dynamo.assume_constant_result
+def prepare(subject: Any, described: Any, token: str, epoch: str, watched: Any) -> str:
+    """Return the name in CALLS of the call for arguments like these, or of another answer.
+
+    Args:
+        subject: a Function's identifier, or the keys of an activation and its forward.
+        described: its arguments, as `describe` returns them.
+        token: that of the active rules.
+        epoch: the registry's; "" as long as the Function is taken to read only its arguments.
+        watched: what else it reads, on which Dynamo guards now; "" as long as nothing is known.
+    """
+    # In an export with strict=False the ops of a capture would be recorded.
+    with without_modes() if torch.compiler.is_exporting() else nullcontext():
+        return find_or_ask(subject, described, token, epoch, bool(watched))
+
+
+@dynamo.assume_constant_result
+def make_activation(described: Any, described_params: Any, epoch: str) -> str:
+    """Make an activation; return its name in CALLS, or that of a refusal.
+
+    If one of its params is open, each call passes all floats; that of More if its rule allows none.
+    """
+    key = (activation, repr((described, described_params)), epoch)  # 1, 1.0, True are equal
+    floats: set[str] = set()
+    try:
+        if key not in NAMES:
+            params = restore(described_params)
+            if any(map(is_open, params.values())):
+                floats = {name for name, v in params.items() if is_open(v) or type(v) is float}
+                params = {name: value for name, value in params.items() if name not in floats}
+            made = activation(**restore(described), params=params)
+            if floats and not takes_inputs(made, floats):
+                return keep(More(values=True))
+            keep(made, key)
+    except Exception as error:  # noqa: BLE001
+        # Dynamo would wrap it; eager code raises it again after the graph break.
+        return keep(More(values=True) if floats else refusal_of(error))
+    return NAMES[key]
+
+
+def refusal_of(error: Exception) -> Refused:
+    return Refused(f"{type(error).__name__}: {error}")
+
+
+def takes_inputs(made: Activation, names: set[str]) -> bool:
+    """Return whether the values of these params may be open: nothing but a call reads them."""
+    in_force = made.own_in_force()
+    if in_force is None or not names.issubset(made.runtime) or reads_numbers(in_force):
+        return False
+    return not in_force.specialization.rule.parts
+
+
+def find_own(activation: Activation) -> RuleInForce | None:
+    """Return an activation's own rule in traced code, which cannot look it up anew."""
+    name = own_name(activation.key, EPOCH.text)
+    return getattr(CALLS, name) if name else activation.own_in_force()
+
+
+@dynamo.assume_constant_result
+def own_name(key: str, epoch: str) -> str:
+    """Return the name in CALLS of an activation's own rule; "" if there is none."""
+    try:
+        in_force = by_key[key].own_in_force()
+    except Exception:  # noqa: BLE001
+        return ""  # Dynamo would wrap it: it is raised again where the rule is used
+    return "" if in_force is None else keep(in_force, (own_name, key))
+
+
+def show_concrete(value: Any) -> str:
+    return repr(make_concrete(value) if isinstance(value, int | float) else value)
+
+
+def find_or_ask(subject: Any, described: Any, token: str, epoch: str, is_watched: bool) -> str:
+    try:
+        if epoch and not is_under_jit(token):
+            check_mirror(token)
+        if isinstance(subject, str):
+            return find_function(by_identifier[subject], described, token, epoch, is_watched)
+        activation = by_key.get(subject[0]) or Activation(forward_by_key(subject[1]))
+        return find_activation(activation, subject, described, token, epoch, is_watched=is_watched)
+    except Answered as early:
+        return keep(early.answer)
+    except NotCaptured as error:
+        note_refused(error.error)
+        return keep(Refused(str(error.error)))
+    except Exception as error:  # noqa: BLE001
+        note_refused(error)
+        # Dynamo would wrap it; eager code raises it again after the graph break.
+        return keep(refusal_of(error))
+
+
+def find_activation(
+    activation: Activation,
+    subject: Any,
+    described: Any,
+    token: str,
+    epoch: str,
+    is_watched: bool,
+) -> str:
+    """Return the name of an activation's call; raise Answered to be told more."""
+    in_force = activation.in_force()
+    export_state = (torch.compiler.is_exporting(), asks_for_operators())
+    function = in_force and put_under(in_force.specialization, activation.forward)
+    key = (subject, described, token, epoch, export_state, require_watch(function, is_watched))
+    # The rule whose numbers and keys are literals of the call.
+    literal_rule = None if is_under_jit(token) else in_force
+    if literal_rule is not None and literal_rule.counter is not None:
+        # Each application draws its own numbers, so it gets a call of its own.
+        key = (*key, number_application(literal_rule.counter))
+    if key in NAMES:
+        return NAMES[key]
+    if literal_rule is not None and (literal_rule.values or literal_rule.counter is not None):
+        cause = f"or keys of rule {literal_rule.specialization.rule.name!r}"
+        warn_of_graphs(cause, ". xg.jit makes one graph for all")
+    call = call_of_activation(activation, in_force, described, token)
+    require_watch(function, is_watched)  # the capture may have found what it reads
+    return keep(call, key)
+
+
+# --- Functions that users call --------------------------------------------------------------------
+@provided
+def find_function(
+    function: Function, described: Any, token: str, epoch: str, is_watched: bool
+) -> str:
+    """Return the name of a Function's call; raise Answered if `prepare` has to be told more."""
+    raise UnsupportedOp(f"{function.recipe.subject} in compiled code {NEEDS_ENGINE}")
+
+
+@provided
+def require_watch(function: Function | None, is_watched: bool, described: Any = None) -> Any:
+    """Return a key of what a Function reads besides its arguments: nothing."""
+    return ()
+
+
+@dynamo.assume_constant_result
+@provided
+def class_for_open(subject: Any, described: Any) -> str:
+    """Return the name of a class for lengths that Dynamo leaves open; "": they are to be fixed."""
+    return ""
+
+
+def warn_of_graphs(cause: str, advice: str) -> None:
+    """Warn at the last graph that Dynamo keeps of one code, for which numbers may be the cause."""
+    context = torch._guards.CompileContext.try_get()
+    count = getattr(getattr(context, "compile_id", None), "frame_compile_id", None)
+    limit = getattr(torch._dynamo.config, "recompile_limit", 0)
+    if count == limit - 1:
+        warnings.warn(
+            f"torch.compile has made {limit} graphs of one function, perhaps for as many numbers "
+            f"{cause}, and at the next one it runs eagerly or, with fullgraph=True, raises "
+            f"FailOnRecompileLimitHit{advice}",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+# By the name of the function that Dynamo reads first, in `readers.py`.
+READ = {
+    "activation": made_activation,
+    "call_activation": call_activation,
+    "find_own": find_own,
+    "find_rule": find_rule,
+    "show": show_concrete,
+}

@@ -1,0 +1,186 @@
+"""State on which Dynamo guards: the active rules and the registry's epoch as text.
+
+Dynamo guards the strings that it reads from plain objects, so the active rules' token is mirrored
+to a thread-local string and the epoch to a global one. Another rule means another graph, and coming
+back is a cache hit. Tensors among the params of the rule in force are mirrored themselves; under
+`xg.jit`, so are its numbers and its key.
+
+`on_enter`, `on_tensors`, `on_register` and `on_move` are the backend's hooks, which
+`multigrad/core/backend/compiler_events.py` calls. Tests: `tests/compiled/test_compiled_torch.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch.compiler import is_compiling
+
+from multigrad.core.rules.context import CURRENT, ActiveRules, RuleInForce, use
+from multigrad.core.support.threads import make_lock
+from multigrad.core.trace.active_rules import Moving
+from multigrad.errors import StaleTraceError
+
+from ..dynamo import Namespace, keep_out
+from .checkpoint_regions import is_forward_mode_enabled, note_regions, top_hooks
+
+Tensor: TypeAlias = torch.Tensor
+keep_out(use.__init__, "put `with xg.use(...)` around the compiled function, not inside it")
+
+
+class Mirror(threading.local):
+    """The state that traced code reads on this thread; set in `__init__`, for Dynamo's guards.
+
+    `on_enter` and `leave` write the token and `on_tensors` the tensors, at each change of rules;
+    `xg.jit` writes all but the tensors for one call, and restores them.
+
+    Attributes:
+        token: names the active rules; under xg.jit it is `jit_token`, until a `use` inside.
+        jit_token: under xg.jit, the token without the numbers that are inputs; else "".
+        exact_token: under xg.jit, the token with these numbers; else "".
+        jit_inputs: under xg.jit, the numbers, the key and the count's start; else empty.
+        param_tensors: the tensors and cells among the params of the rule in force.
+        applications: counts those of random rules within one `xg.jit` call.
+    """
+
+    def __init__(self) -> None:
+        self.token = ""
+        self.jit_token = self.exact_token = ""
+        self.jit_inputs: tuple[Tensor, ...] = ()
+        self.param_tensors: tuple[Tensor | Cell, ...] = ()
+        self.applications = ApplicationCount()
+
+
+class ApplicationCount:
+    """Counts the applications within one `xg.jit` call whose key is an input: each draws anew.
+
+    Eager code, after a graph break, counts on from what compiled code has added to `number`.
+    """
+
+    def __init__(self, start: int = 0) -> None:
+        self.start, self.number = start, 0
+
+    @property
+    def count(self) -> int:
+        return self.start + self.number
+
+    def __next__(self) -> int:
+        n = self.count
+        self.number += 1
+        return n
+
+    def advance(self, number: int) -> None:
+        self.number += number
+
+
+MIRROR = Mirror()
+_cell_lock = make_lock()
+
+
+def is_under_jit(token: str) -> bool:
+    """Return whether a token that traced code has read is one of `xg.jit`."""
+    return token != "" and token in (MIRROR.jit_token, MIRROR.exact_token)
+
+
+def numbers_are_inputs(token: str) -> bool:
+    """Return whether the rule's numbers are inputs of compiled code, as its key always is."""
+    return is_under_jit(token) and token != MIRROR.exact_token
+
+
+# The registry's epoch as text, the same on all threads.
+EPOCH: Any = Namespace()
+EPOCH.text = "0"
+
+
+def on_enter(token: str) -> Callable[[], None]:
+    """Mirror the active rules' token for Dynamo; return a function that undoes it."""
+    # A checkpoint may run this again: tie its region to the rules of now. The test is
+    # `checkpoint_regions.may_run_again`, inlined because every `use` pays for it.
+    if not is_compiling() and (top_hooks(True) is not None or not is_forward_mode_enabled()):
+        note_regions()
+    outer_token, MIRROR.token = MIRROR.token, token
+    return partial(leave, outer_token)
+
+
+def leave(before: str) -> None:
+    # Outside xg.jit the saved token may be stale: asyncio tasks interleave on one thread.
+    active = CURRENT.get()
+    MIRROR.token = before if MIRROR.jit_inputs else active.token
+    in_force = active.activations
+    if MIRROR.param_tensors or (in_force is not None and in_force.has_tensors):
+        on_tensors(active)
+
+
+def on_tensors(active: ActiveRules) -> None:
+    MIRROR.param_tensors = tensors_in(active.activations)
+
+
+def tensors_in(in_force: RuleInForce | None) -> tuple[Tensor | Cell, ...]:
+    if in_force is None or not in_force.has_tensors:
+        return ()
+    return tuple(cell_of(value) for value in in_force.values if may_change(value))
+
+
+def may_change(value: Any) -> bool:
+    """Return whether a param is an input of compiled code rather than a literal."""
+    return isinstance(value, torch.Tensor | Moving)
+
+
+class Cell:
+    """The present value of a moving number, for compiled code."""
+
+    def __init__(self, moving: Moving) -> None:
+        self.fill(moving.value)
+
+    # A new value is a new tensor: a graph may keep the old one for backward.
+    def fill(self, number: float) -> None:
+        # One axis: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
+        self.tensor = torch.tensor([number], dtype=torch.float64, device="cpu")
+
+
+# One cell per moving number, for as long as the number lives.
+CELLS: weakref.WeakKeyDictionary[Moving, Cell] = weakref.WeakKeyDictionary()
+
+
+def cell_of(value: Tensor | Moving) -> Tensor | Cell:
+    """Return the one cell of a moving number; a tensor unchanged."""
+    if not isinstance(value, Moving):
+        return value
+    cell = CELLS.get(value)
+    if cell is None:
+        cell = CELLS.setdefault(value, Cell(value))
+        # `on_move` may have run before the cell was in CELLS.
+        cell.fill(value.value)
+    return cell
+
+
+def on_move(moving: Moving) -> None:
+    cell = CELLS.get(moving)
+    if cell is not None:
+        # The value is read under the lock, so that the latest one is written last.
+        with _cell_lock:
+            cell.fill(moving.value)
+
+
+def is_tracing() -> bool:
+    """Return whether Dynamo traces, or a call of `xg.jit` runs, which keeps its first numbers."""
+    return is_compiling() or bool(MIRROR.jit_inputs)
+
+
+def on_register(epoch: int) -> None:
+    """Invalidate compiled code: a rule's name has a new meaning."""
+    EPOCH.text = str(epoch)
+
+
+def check_mirror(token: str) -> None:
+    """Raise StaleTraceError unless Dynamo sees the rule in force."""
+    if token != CURRENT.get().token:
+        raise StaleTraceError(
+            f"torch.compile would keep for {token!r} what it traces under {CURRENT.get().token!r}: "
+            f"the rule was put in force before torch was imported, or in another asyncio task. "
+            f"Import torch first, or compile with xg.jit"
+        )

@@ -1,0 +1,1 @@
+"""torch's kernels: for each op of the table, the torch function that computes it."""

@@ -1,0 +1,155 @@
+"""Differences between releases of torch, in one form; docs/versions.md lists the releases."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from traceback import walk_stack
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+
+from multigrad.core.trace.trace import setting
+from multigrad.errors import MultigradError, UnsupportedOp
+
+RELEASE = tuple(map(int, re.findall(r"[0-9]+", torch.__version__)[:2]))
+# Features that need a newer torch than the rest; before it they raise an error with this name.
+COMPILING, EXPORTING = "torch.compile of a Function or rule", "torch.export of a Function or rule"
+SHARDING = "a rule of scope 'params' on parameters of fully_shard"
+NEEDS = {
+    COMPILING: (2, 12),
+    "xg.jit": (2, 12),
+    EXPORTING: (2, 12),
+    "xg.export": (2, 12),
+    SHARDING: (2, 5),  # before, no hook of a parameter is called
+}
+
+
+def has(feature: str) -> bool:
+    return NEEDS[feature] <= RELEASE
+
+
+def need(feature: str, instead: str) -> str:
+    """Return an error message for a feature that needs a newer torch than this one."""
+    release = ".".join(map(str, NEEDS[feature]))
+    return (
+        f"{feature} needs torch>={release}, and torch {torch.__version__} is installed: {instead}; "
+        f"or pip install 'torch>={release}'"
+    )
+
+
+def refuse(feature: str, instead: str) -> UnsupportedOp:
+    return UnsupportedOp(need(feature, instead))
+
+
+COMPILES = has(COMPILING)
+# Whether compiled code calls the hooks of all modules, as a module itself does.
+CALLS_HOOKS = RELEASE >= (2, 5)
+# The module of DTensors, which is private before torch 2.5.
+DTENSORS = "torch.distributed.tensor" if RELEASE >= (2, 5) else "torch.distributed._tensor"
+# Whether an exporter traces. In releases without this name Dynamo reads none of our code, so there
+# `is_compiling` is true only of exporters.
+is_exporting: Callable[[], bool] = getattr(
+    torch.compiler, "is_exporting", torch.compiler.is_compiling
+)
+
+# Dispatch keys in a hashable form: bits from torch 2.5 on, before that their names.
+hashable_keys: Callable[[Any], Any] = getattr(torch._C.DispatchKeySet, "raw_repr", str)
+
+
+# torch's own loop over rows, from torch 2.6 on.
+try:
+    from torch._higher_order_ops.scan import scan as _scan
+except ImportError:
+    SCANS: tuple[Any, ...] = ()
+else:
+    SCANS = (_scan,)
+
+
+def custom_op(name: str, schema: str, tags: Iterable[Any] = ()) -> Callable[..., Any]:
+    """Do `torch.library.custom_op`, also before torch 2.5, which reads no string annotations and no
+    tags.
+
+    The function is passed, as a decorator would make torch note its line: `inspect` searches all
+    modules for that, anew for each file (24 ms of the import).
+    """
+    takes_tags = "tags" in inspect.signature(torch.library.custom_op).parameters
+    options = {"tags": tuple(tags)} if tags and takes_tags else {}
+
+    def register(function: Callable[..., Any]) -> Any:
+        return torch.library.custom_op(name, function, mutates_args=(), schema=schema, **options)
+
+    return register
+
+
+def register_vmap(operator: Any) -> Callable[..., Any]:
+    """Return an operator's method of this name, from torch 2.5 on; before, vmap refuses it."""
+    return getattr(operator, "register_vmap", lambda function: function)
+
+
+def force_eager(dynamo: ModuleType) -> AbstractContextManager[Any]:
+    """Return `torch._dynamo.set_stance("force_eager")`, from torch 2.6 on, or a substitute."""
+    return dynamo.set_stance("force_eager") if hasattr(dynamo, "set_stance") else _like_fx(dynamo)
+
+
+@contextmanager
+def _like_fx(dynamo: ModuleType) -> Iterator[None]:
+    # Compiled functions run as written where torch.fx traces.
+    tracing = setting(torch.fx._symbolic_trace, _is_fx_tracing_flag=True)
+    with dynamo.config.patch(error_on_nested_fx_trace=False), tracing:
+        yield
+
+
+class _Held(threading.local):
+    """The hooks that are entered on this thread, which this torch cannot list."""
+
+    def __init__(self) -> None:
+        self.hooks: list[tuple[Any, Any]] = []
+
+
+def _watch_hooks() -> Callable[[bool], Any]:
+    # torch up to 2.6 cannot tell its innermost hooks, so entering them is watched.
+    autograd, record = torch._C._autograd, _Held()
+    # Hooks that were entered before this patch are unknown, so a checkpoint may not be running now.
+    if any(f.f_globals is vars(torch.utils.checkpoint) for f, _ in walk_stack(sys._getframe())):
+        raise MultigradError(
+            f"with torch {torch.__version__} multigrad cannot be loaded inside "
+            "torch.utils.checkpoint: call xg.backends() before the model runs"
+        )
+    push_own = autograd._push_saved_tensors_default_hooks
+    pop_own = autograd._pop_saved_tensors_default_hooks
+
+    def push(pack: Any, unpack: Any) -> None:
+        push_own(pack, unpack)
+        record.hooks.append((pack, unpack))
+
+    def pop() -> None:
+        pop_own()
+        if record.hooks:  # hooks that were entered earlier are not on the list
+            record.hooks.pop()
+
+    def top(ignores_tracing: bool) -> Any:
+        return record.hooks[-1] if record.hooks else None
+
+    # torch looks these up in its module at each call, so replacing them there is enough.
+    autograd._push_saved_tensors_default_hooks = push
+    autograd._pop_saved_tensors_default_hooks = pop
+    return top
+
+
+# Whether the backward that runs may run again (torch 2.5); without it each may.
+keeps_graph: Callable[[], bool] = getattr(
+    torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True
+)
+# In torch 2.6 there is no such name yet.
+top_hooks: Callable[[bool], Any] = (
+    torch._C._autograd._top_saved_tensors_default_hooks
+    if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+    else _watch_hooks()
+)

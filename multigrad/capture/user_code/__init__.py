@@ -1,1 +1,0 @@
-"""The user's code as it is given: what it mentions, its signature, its options, and its state."""

@@ -1,0 +1,1 @@
+"""Backends: what they offer, which are installed, which owns a value."""

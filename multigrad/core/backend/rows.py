@@ -1,0 +1,518 @@
+"""Rows of backends: tables made of the rows in their files and of rows that all share; and fast
+kernels, rows that a backend declares next to its ops, for code without derivatives.
+
+A fast row either rewrites a node into one of the backend's own kernels or says how an op writes
+over a temporary that nothing else holds. It keeps each bit of each result, or says that it rounds
+less often; it gives its measured reason and can be turned off: `with
+multigrad.engine.lowering.patterns.without("torch.in_place"):`, or
+MULTIGRAD_WITHOUT="torch.in_place,numpy.blocks" in the environment. The last functions find graphs
+for which several backends have a faster kernel; each lowers them itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextvars import ContextVar
+from dataclasses import field
+from typing import Any, TypeVar
+
+from .. import ops
+from ..ir.graph import Graph, Node, make_node
+from ..ir.op import Op
+from ..ir.types import FLOAT_SCALAR, Type
+from ..ops.table import compose, parts_of
+from ..passes.simplify import rebuild
+from ..support.records import record
+
+Row = Callable[..., Any]
+Tensor = Any
+Axis = int | tuple[int, ...] | None
+MISSING: Any = object()
+OF_RULES = frozenset(ops.rows_in(ops.CORE_FAMILIES).values())
+
+
+class LateRows(MutableMapping[Op, Any]):
+    """A table by op. Those of families that rules do not need come as one of these is asked for.
+
+    Args:
+        rows: those of the ops of rules.
+        load: gives the others; the families, and the files of the rows, load with it.
+        may_have: whether an op may be among the others.
+        make: gives the row of an op that is made of others, or the file of whose row loads for it,
+            as it is asked for; None: there is none.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[Op, Any],
+        load: Callable[[], Mapping[Op, Any]],
+        may_have: Callable[[Op], bool] | None = None,
+        make: Callable[[Op], Any] | None = None,
+    ) -> None:
+        self._rows = dict(rows)
+        self._load: Callable[[], Mapping[Op, Any]] | None = load
+        self._may_have = may_have or is_of_others
+        self._make = make
+
+    def _complete(self) -> dict[Op, Any]:
+        if self._load is not None:
+            self._rows = {**self._load(), **self._rows}  # in one step, for other threads
+            self._load = None
+        return self._rows
+
+    def get(self, op: Op, default: Any = None) -> Any:
+        if op in self._rows:
+            return self._rows[op]
+        if self._may_have(op):
+            self._complete()
+        if op not in self._rows and self._make is not None:
+            row = self._make(op)
+            if row is not None:
+                self._rows[op] = row
+        return self._rows.get(op, default)
+
+    def __contains__(self, op: object) -> bool:
+        return isinstance(op, Op) and self.get(op, MISSING) is not MISSING
+
+    def __getitem__(self, op: Op) -> Any:
+        row = self.get(op, MISSING)
+        if row is MISSING:
+            raise KeyError(op)
+        return row
+
+    def __setitem__(self, op: Op, row: Any) -> None:
+        self._rows[op] = row
+
+    def __delitem__(self, op: Op) -> None:
+        del self._rows[op]
+
+    def __iter__(self) -> Iterator[Op]:
+        rows = self._complete()
+        if self._make is not None:
+            for op in ops.CALLABLE_OPS:
+                self.get(op)
+        return iter(rows)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def is_of_others(op: Op) -> bool:
+    """Return whether an op is of a family that rules do not need."""
+    return op not in OF_RULES and "." not in op.name  # a backend's own kernels are of none
+
+
+def rows_of(functions: Mapping[str, Any], among: Iterable[Op] | None = None) -> dict[Op, Row]:
+    """Return the functions in a file that are named after their ops: `abs`, or `abs_`.
+
+    Args:
+        among: the ops that are meant; all, unless it says so.
+    """
+    among = ops.CALLABLE_OPS if among is None else among
+    spellings = ((op, name) for op in among for name in (op.name, f"{op.name}_"))
+    rows = {op: functions[name] for op, name in spellings if name in functions}
+    file = functions.get("__name__")  # none where these are the locals of a function
+    # What a file imports of ours may have an op's name by chance, as `random_keys.part` has.
+    return {op: row for op, row in rows.items() if file is None or not _is_of_core(row)}
+
+
+def _is_of_core(function: Any) -> bool:
+    return (getattr(function, "__module__", None) or "").startswith("multigrad.")
+
+
+def compositions(
+    rows: Mapping[Op, Row],
+    widened: Callable[[Row], Row],
+    positions: Callable[[Tensor, int], Tensor] | None = None,
+) -> dict[Op, Row]:
+    """Return rows for the ops that are composed of others; a backend's own rows override them.
+
+    Args:
+        rows: the backend's own.
+        widened: makes a function compute 16-bit floats in float32 and round once.
+        positions: `(x, axis)` -> the index of each element along an axis, in a shape that
+            broadcasts; without it there are no rows of held values and of masks of extremes.
+    """
+    composed: dict[Op, Row] = {}
+    if ops.ALL_SUM in rows:  # where it is listed as unsupported, so is this
+        composed[ops.ALL_NORM] = norm_over_shards(rows[ops.ALL_SUM], widened)
+    if positions is not None:
+        composed |= placed_rows(rows, positions)
+    # A backend's own rows serve in compositions, too.
+    known = LateRows({**composed, **rows}, dict, make=lambda op: composed_row(op, known, widened))
+    made = [op for op in ops.CALLABLE_OPS if op.made_of is not None and op in known]
+    return {**composed, **{op: known[op] for op in made}}
+
+
+def composed_row(op: Op, rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> Row | None:
+    """Return the row of an op that is composed of others; None where one of these has none."""
+    if op.made_of is None:
+        return None
+    if any(part not in rows and part.symbol is None for part in parts_of(op)):
+        return None
+    row = compose(op, rows)
+    if not op.rounds:
+        return row
+    return widened_draw(row, widened) if op.random else widened(row)
+
+
+def norm_over_shards(all_sum: Row, widened: Callable[[Row], Row]) -> Row:
+    """Return the row of `all_norm`."""
+
+    def all_norm(x: Tensor, of: Tensor, *, names: Any, ord: float) -> Tensor:
+        @widened
+        def whole(x: Tensor) -> Tensor:
+            if ord == 1:
+                return all_sum(x, of, names=names)
+            return all_sum(x**ord, of, names=names) ** (1 / ord)
+
+        return whole(x)
+
+    return all_norm
+
+
+def widened_draw(row: Row, widened: Callable[[Row], Row]) -> Row:
+    # Only x is widened: the key, which comes first, is no tensor of floats.
+
+    def call(key: Any, x: Tensor) -> Tensor:
+        @widened
+        def draw(x: Tensor) -> Tensor:
+            return row(key, x)
+
+        return draw(x)
+
+    return call
+
+
+def placed_rows(
+    rows: Mapping[Op, Row], positions: Callable[[Tensor, int], Tensor]
+) -> dict[Op, Row]:
+    """Return the rows that compare positions along an axis: held values, masks of extremes."""
+    argmax = rows[ops.ARGMAX]
+    argmin = rows[ops.ARGMIN]
+    cummax = rows[ops.CUMMAX]
+    full_like = rows[ops.FULL_LIKE]
+    maximum = rows[ops.MAXIMUM]
+    reshape = rows[ops.RESHAPE]
+    reshape_like = rows[ops.RESHAPE_LIKE]
+    take_along = rows[ops.TAKE_ALONG]
+    untake_along = rows[ops.UNTAKE_ALONG]
+    where = rows[ops.WHERE]
+
+    def last_true(mask: Tensor, axis: int) -> Tensor:
+        return cummax(where(mask, positions(mask, axis), -1), axis=axis)
+
+    def zero_before(latest: Tensor, x: Tensor) -> Tensor:
+        return where(latest < 0, 0, x)
+
+    def only(find: Row, x: Tensor, axis: int | None) -> Tensor:
+        if 0 in x.shape:
+            return full_like(x, 0, dtype=None) != 0
+        if axis is None:
+            return reshape_like(only(find, reshape(x, shape=(-1,)), 0), x)
+        return positions(x, axis) == find(x, axis=axis, keepdims=True)
+
+    @lifted
+    def argmax_mask(x: Tensor, *, axis: int | None) -> Tensor:
+        return only(argmax, x, axis)
+
+    @lifted
+    def argmin_mask(x: Tensor, *, axis: int | None) -> Tensor:
+        return only(argmin, x, axis)
+
+    @lifted
+    def hold(x: Tensor, mask: Tensor, *, axis: int) -> Tensor:
+        latest = last_true(mask, axis)
+        return zero_before(latest, take_along(x, maximum(latest, 0), axis=axis))
+
+    @lifted
+    def unhold(x: Tensor, mask: Tensor, *, axis: int) -> Tensor:
+        latest = last_true(mask, axis)
+        values = zero_before(latest, x)
+        return untake_along(values, maximum(latest, 0), x, axis=axis)
+
+    return rows_of(locals())
+
+
+def lifted(row: Row) -> Row:
+    """Return a row along an axis that takes scalars too, as arrays of one element."""
+
+    @functools.wraps(row)
+    def call(*arrays: Tensor, axis: Axis, **attrs: Any) -> Tensor:
+        if all(array.ndim == 0 for array in arrays):
+            result = row(*(array[None] for array in arrays), axis=0, **attrs)
+            return result[0] if result.ndim else result
+        return row(*arrays, axis=axis, **attrs)
+
+    return call
+
+
+def orderings(
+    order: Callable[[Tensor, int, bool], Tensor], take: Callable[[Tensor, Tensor, int], Tensor]
+) -> dict[Op, Row]:
+    """Return the rows that sort values, built from a stable permutation.
+
+    Args:
+        order: `(x, axis, descending)` -> the permutation that sorts x; NaN is the largest.
+        take: `(x, places, axis)` -> x at indices along an axis, separate for each row.
+    """
+
+    @lifted
+    def sort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
+        return take(x, order(x, axis, descending), axis)
+
+    @lifted
+    def sort_like(values: Tensor, x: Tensor, *, axis: int, descending: bool) -> Tensor:
+        return take(values, order(x, axis, descending), axis)
+
+    @lifted
+    def unsort(values: Tensor, x: Tensor, *, axis: int, descending: bool) -> Tensor:
+        # The order of an order is its inverse.
+        return take(values, order(order(x, axis, descending), axis, False), axis)
+
+    @lifted
+    def top_k_mask(x: Tensor, *, axis: int, k: int) -> Tensor:
+        # The order of an order is the rank of each element.
+        return order(order(x, axis, True), axis, False) < k
+
+    return rows_of(locals())
+
+
+def namesakes(library: Any, among: Iterable[Op] | None = None) -> dict[Op, Row]:
+    """Return the rows that are a library's functions of such names, as NumPy has them; a backend's
+    own rows override them. `among`: as in `rows_of`.
+    """
+
+    def reshape_like(x: Tensor, like: Tensor) -> Tensor:
+        return library.reshape(x, like.shape)
+
+    def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
+        return library.broadcast_to(x, like.shape)
+
+    def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
+        return library.roll(x, shift, None if x.ndim == 0 else axis)
+
+    def tril(x: Tensor, *, offset: int) -> Tensor:
+        return library.tril(x, offset)
+
+    def triu(x: Tensor, *, offset: int) -> Tensor:
+        return library.triu(x, offset)
+
+    def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
+        return library.tile(x, repetitions)
+
+    def concatenate(*arrays: Tensor, axis: int) -> Tensor:
+        return library.concatenate(arrays, axis)
+
+    def stack(*arrays: Tensor, axis: int) -> Tensor:
+        return library.stack(arrays, axis)
+
+    def dim(x: Tensor, *, axis: int) -> int:
+        return x.shape[axis]
+
+    def size(x: Tensor) -> int:
+        return x.size
+
+    def logabsdet(x: Tensor) -> Tensor:
+        return library.linalg.slogdet(x).logabsdet
+
+    def signdet(x: Tensor) -> Tensor:
+        return library.linalg.slogdet(x).sign
+
+    def qr(x: Tensor) -> Tensor:
+        return library.linalg.qr(x)[0]
+
+    return rows_of(locals(), among)
+
+
+Part = TypeVar("Part", bound=Callable[..., Any])
+MARK = "__unwritten__"
+
+
+def unwritten(part: Part) -> Part:
+    """Mark a function, or a class of tensors, as still to be written."""
+    setattr(part, MARK, True)
+    return part
+
+
+# --- fast kernels ---------------------------------------------------------------------------------
+ENVIRONMENT = "MULTIGRAD_WITHOUT"
+# What `without` has turned off; it is read when code is lowered, not when it runs.
+DISABLED: ContextVar[frozenset[str]] = ContextVar("disabled", default=frozenset())
+Rewrite = Callable[[Node], Node | None]
+
+
+@record()
+class Pattern:
+    """A node that has a faster kernel.
+
+    Attributes:
+        name: "<backend>.<what it is>".
+        reason: what was measured.
+        rewrites: for each op, what gives a node of it in terms of the backend's own kernels, or
+            None where it does not fit. A row without any asks `enabled(name)` where it is used.
+        rewrite_graph: the same for what takes a look at a whole graph; these come first.
+        rounds: whether it rounds otherwise than the ops where no number is prepared; then the
+            results of `xg.lower` have other bits without the row.
+    """
+
+    name: str
+    reason: str
+    rewrites: Mapping[Op, Rewrite] = field(default_factory=dict)
+    rewrite_graph: Callable[[Graph], Graph] | None = None
+    rounds: bool = False
+
+
+@record()
+class FastKernels:
+    """A backend's fast rows.
+
+    Attributes:
+        patterns: the rewrites, in order, and the rows that are switches only.
+        kernels: callables of the backend's own ops; each returns new memory.
+        in_place: per op, for each operand, `f(operand, *others, **attrs)` that writes the result
+            over the operand; None where there is none. Its switch is "<backend>.in_place".
+        into: per op, `f(*operands, out=place)` that writes the result to a place of its dtype and
+            shape, or into new memory where that is None; its first operand is a tensor.
+        turns: `(carry, rows, constants, body, reverse, turn, assumed, held)`, a scan whose turns
+            write into what it gives. `turn` is like `body`, but takes further arguments: for each
+            of its results a place, or None. It may count on the carry's keeping its shapes, and
+            on those rows having the shape of a carry that `assumed` pairs. `held` pairs results
+            with the carried value that each is, unchanged. Its switch is "<backend>.turns".
+        constants: operands of ops, by position, where a number is better prepared as a tensor; its
+            switch is "<backend>.constants".
+        by_op: the rewrites of the patterns, in order, with the names of their rows.
+    """
+
+    patterns: tuple[Pattern, ...] = ()
+    kernels: Mapping[Op, Callable[..., Any]] = field(default_factory=dict)
+    in_place: Mapping[Op, tuple[Callable[..., Any] | None, ...]] = field(default_factory=dict)
+    into: Mapping[Op, Callable[..., Any]] = field(default_factory=dict)
+    turns: Callable[..., Any] | None = None
+    constants: Mapping[Op, tuple[int, ...]] = field(default_factory=dict)
+    by_op: Mapping[Op, Sequence[tuple[str, Rewrite]]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Looked up for each node of a graph, where a walk over all rows would be slow.
+        by_op: dict[Op, list[tuple[str, Rewrite]]] = {}
+        for row in self.patterns:
+            for op, rewrite in row.rewrites.items():
+                by_op.setdefault(op, []).append((row.name, rewrite))
+        object.__setattr__(self, "by_op", by_op)
+
+
+def kernel(name: str, operands: str, result: Callable[..., Type]) -> Op:
+    # In emitted graphs only, so it needs no VJP and no meaning in NumPy.
+    return Op(
+        name,
+        tuple(operands.split()),
+        {},
+        coerce="raw",
+        result=result,
+        numpy=_structural,
+        vjp=None,
+        doc=name,
+    )
+
+
+def taking(kernel: Op, fits: Callable[[Node], bool] = lambda node: True) -> Rewrite:
+    """Return the rewrite of nodes that fit into a kernel of the same operands."""
+    return lambda node: make_node(kernel, node.operands, {}, node.type) if fits(node) else None
+
+
+def _structural(*args: Any, **attrs: Any) -> Any:
+    raise TypeError("a backend's own kernel has no meaning in NumPy")
+
+
+def disabled() -> frozenset[str]:
+    """Return the names of the rows that are turned off here."""
+    text = os.environ.get(ENVIRONMENT, "")
+    return DISABLED.get() | {word.strip() for word in text.split(",") if word.strip()}
+
+
+def enabled(name: str) -> bool:
+    return name not in disabled()
+
+
+# The Euclidean norm of all elements.
+WHOLE = {"axis": None, "keepdims": False, "ord": 2}
+# What may be computed of a norm in Python, and where such a number may meet a tensor.
+IN_PYTHON = (ops.MAXIMUM, ops.MINIMUM, ops.DIV, ops.MUL, ops.ADD, ops.SUB)
+MEETING = (ops.MUL, ops.DIV, ops.ADD, ops.SUB)
+
+
+def is_tensor(node: Node) -> bool:
+    return node.type.kind == "tensor"
+
+
+def is_number(node: Node, value: float) -> bool:
+    return node.op is ops.CONST and node.attr("value") == value
+
+
+def is_zero(node: Node) -> bool:
+    """Return whether a value is the number +0."""
+    # By repr, because -0.0 equals 0.0.
+    return node.op is ops.CONST and repr(node.attr("value")) in ("0", "0.0", "False")
+
+
+def is_whole_norm(node: Node) -> bool:
+    return node.op is ops.NORM and dict(node.attrs) == WHOLE
+
+
+def square_products(node: Node) -> Node | None:
+    u, v = node.operands
+    return make_node(ops.SQUARE, (u,), {}, node.type) if u is v else None
+
+
+def find_one_plus_square(node: Node) -> tuple[Node, Node] | None:
+    """Return (x, number) if a node is 1 + (number x)^2."""
+    if node.op is not ops.ADD:
+        return None
+    for number_one, square in (node.operands, node.operands[::-1]):
+        is_square = square.op is ops.SQUARE or square.op is ops.MUL
+        inner = square.operands[0] if is_square else square
+        if not is_number(number_one, 1) or not is_square or inner is not square.operands[-1]:
+            continue
+        if inner.op is ops.MUL:
+            for number, x in (inner.operands, inner.operands[::-1]):
+                if not is_tensor(number) and is_tensor(x):
+                    return x, number
+    return None
+
+
+def find_scaled_quotient(node: Node) -> tuple[Node, Node, Node] | None:
+    """Return (x, number, divisor) if a product is x * (number / divisor)."""
+    for x, quotient in (node.operands, node.operands[::-1]):
+        if quotient.op is ops.DIV:
+            number, divisor = quotient.operands
+            if not is_tensor(number) and is_tensor(divisor) and x.type == divisor.type:
+                return x, number, divisor
+    return None
+
+
+def take_norms_as_numbers(graph: Graph, kernel: Op) -> Graph:
+    """Return a graph with norms as numbers, by `kernel`, if they only become factors of tensors."""
+    numbers: set[Node] = set()
+    if ops.NORM in graph.ops:
+        numbers.update(filter(is_whole_norm, graph.nodes))
+    if not numbers:
+        return graph
+    for node in graph.nodes:
+        if node in numbers or numbers.isdisjoint(node.operands):
+            continue
+        # A function of such numbers only is a number too.
+        are_numbers = all(o in numbers or not is_tensor(o) for o in node.operands)
+        if are_numbers and node.op in IN_PYTHON:
+            numbers.add(node)
+        elif node.op not in MEETING:
+            # A norm meets an op that needs a tensor: all stay tensors.
+            return graph
+    if not numbers.isdisjoint(graph.outputs):
+        return graph
+
+    def change(node: Node) -> Node:
+        return make_node(kernel, node.operands, {}, FLOAT_SCALAR) if is_whole_norm(node) else node
+
+    return rebuild(graph, change)

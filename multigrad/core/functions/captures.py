@@ -1,0 +1,343 @@
+"""`Captures`: the graphs of a Function, one variant for each layout and set of facts.
+
+Facts are what its code asked about the arguments. Each variant is captured once and compared with
+the code as written (the proof). Within another capture a variant's graphs are recorded there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ...errors import DisprovedError, GradientError, TraceError
+from ..ir.graph import Location, Node
+from ..passes.facts import LIBRARY, Shapes
+from ..support.provided import NEEDS_ENGINE, provided
+from ..support.threads import build_once
+from ..trace.identity import items_key
+from ..trace.lookups import READ, is_read, look_up_all
+from ..trace.random_keys import KeySource
+from ..trace.trace import NeedsConcrete, Trace
+from .calls.arguments import Layout
+from .calls.capture_errors import NotCaptured, warn_disproved
+from .calls.facts import facts_of_symbols, gather_facts, library_of_leaves
+from .calls.parameters import Completion
+from .calls.recipe import Forms, Recipe, Variant
+from .plain import capture_plain, is_plain
+from .proof.same_bits import has_same_bits
+from .proof.settings import is_asked
+from .proof.shipped import is_shipped
+
+MOST_VARIANTS = 256
+INDEXED = frozenset(("getitem", "take"))  # ops whose constant index may lie outside the array
+
+
+class Captures:
+    """The variants that a recipe was captured as.
+
+    Attributes:
+        recipe: runs the function on symbolic values.
+        prove: whether a capture is compared with the code as written.
+        module: the name of the module that warnings are about.
+        forms: what it was captured as.
+    """
+
+    def __init__(
+        self, recipe: Recipe, prove: bool, module: str, forms: Forms | None = None
+    ) -> None:
+        self.recipe = recipe
+        self.prove = prove
+        self.module = module
+        self.forms = Forms() if forms is None else forms
+
+    @property
+    def variants(self) -> dict[Any, Variant]:
+        return self.forms.variants
+
+    @property
+    def facts(self) -> frozenset[str]:
+        return self.forms.facts
+
+    @facts.setter
+    def facts(self, facts: frozenset[str]) -> None:
+        self.forms.facts = facts
+
+    def for_call(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
+        """Return the variant for a call's arguments, under the facts that turn out to be needed."""
+        while True:
+            try:
+                # Each round adds to `self.facts`, or ends in `NotCaptured`.
+                facts = gather_facts(
+                    self.recipe.subject, self.facts, layout, leaves, places=self.forms.places
+                )
+                variant = self.for_facts(layout, facts, leaves)
+                if not variant.reads_names or not self._is_of_another(layout, leaves):
+                    break
+                self._require((LIBRARY,), None)
+            except NeedsConcrete:
+                # It is captured again anyway: with all that it is known to ask for.
+                if self._is_of_another(layout, leaves):
+                    self._require((LIBRARY,), None)
+        return self.proven(variant, layout, leaves, facts)
+
+    def proven(
+        self, variant: Variant, layout: Layout, leaves: Sequence[Any], facts: Mapping[str, Any]
+    ) -> Variant:
+        """Return a variant that is proven for the dtype of a call; `facts` are those of its key.
+
+        Raises:
+            NotCaptured: it is disproved.
+        """
+        dtype = layout.dtype or ""
+        # One proof for each dtype of the first float tensor.
+        # A form for numbers that move is compared with those for some of their values.
+        if dtype not in variant.proofs and is_asked(self.prove) and not variant.numbers:
+            variant = self._prove(variant.laid_out(layout), leaves)
+            # Kept without the call's objects, so that no argument stays alive.
+            variant = variant.laid_out(layout.without_objects())
+            self.variants[layout.key, items_key(facts)] = variant
+        proof = variant.proofs.get(dtype)
+        if isinstance(proof, DisprovedError):
+            raise NotCaptured(proof)
+        if variant.layout is not layout and (variant.layout.dtype or "") != dtype:
+            variant = variant.laid_out(layout.without_objects())
+        return variant
+
+    def _prove(self, variant: Variant, leaves: Sequence[Any]) -> Variant:
+        dtype = variant.layout.dtype or ""
+        try:
+            proof = variant.proofs[dtype] = prove(self.recipe, variant, leaves)
+        except DisprovedError as error:
+            other = read_otherwise(self.recipe, variant, leaves)
+            if other is not None:
+                return other
+            warn_disproved(error, self.module)
+            # Kept, so that each later call of this dtype raises it too.
+            variant.proofs[dtype] = error.to_keep()
+            return variant
+        except TraceError as error:
+            raise NotCaptured(error) from error
+        other = read_otherwise(self.recipe, variant, leaves) if proof else None
+        if other is not None and not other.proofs[dtype]:  # the other does not run on these tensors
+            return other
+        variant = as_placed(variant) if variant.places else variant
+        forward = variant.graphs.forward
+        if not proof or "not proven" in forward.origin:
+            return variant
+        unproven = replace(forward, origin=f"{forward.origin}; not proven: {proof}")
+        return replace(variant, graphs=replace(variant.graphs, forward=unproven))
+
+    def for_facts(
+        self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
+    ) -> Variant:
+        """Return the variant for a layout under these facts, captured once.
+
+        Raises:
+            NeedsConcrete: more facts are needed; `self.facts` has been extended.
+            NotCaptured: it cannot be captured.
+        """
+        key = (layout.key, items_key(facts))
+        try:
+            hash(key)
+        except TypeError as error:
+            name = self.recipe.name
+            message = f"function {name!r} got an object that holds what has no hash: {error}"
+            raise NotCaptured(TraceError(message)) from error
+        variant = self.variants.get(key)
+        if variant is not None and not (leaves and self.looks_outside(variant, layout, leaves)):
+            return variant
+        if not self.facts <= facts.keys():
+            # Facts that one capture of the code asked for are facts of all.
+            raise NeedsConcrete(*self.facts, noted=False)
+        build = partial(self._capture, layout, facts, leaves)
+        return build_once(self.variants, key, build, MOST_VARIANTS)
+
+    def _capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
+        wide_variant = self._reaching(layout, facts)
+        if wide_variant is not None:
+            return wide_variant
+        try:
+            variant = capture(self.recipe, layout, facts, leaves)
+        except NeedsConcrete as need:
+            # A number that code reads and that moves has no value in a capture for all of them.
+            asks_for_number = any(fact.startswith(f"param:{READ}") for fact in need.facts)
+            if facts.keys() >= set(need.facts) or asks_for_number:
+                fact_names = ", ".join(need.facts) or "the shape of what it computed"
+                message = f"{self.recipe.subject} needs {fact_names} in a way not captured"
+                raise NotCaptured(TraceError(message)) from need
+            self._require(need.facts, need.place)
+            raise
+        if self.looks_outside(variant, layout, leaves):
+            raise NeedsConcrete(*self.facts, noted=False)
+        variant = variant.laid_out(layout.without_objects())
+        # The capture fixed more facts itself: it is stored under these, and the call begins anew.
+        if not variant.facts.keys() <= facts.keys():
+            self.facts = self.facts | frozenset(variant.facts)
+            self.variants[layout.key, items_key(variant.facts)] = variant
+            raise NeedsConcrete(*self.facts, noted=False)
+        return variant
+
+    def _is_of_another(self, layout: Layout, leaves: Sequence[Any]) -> bool:
+        """Return whether names in the code may mean something else for the tensors of a call."""
+        recipe = self.recipe
+        if isinstance(recipe.written_in, str) or LIBRARY in self.facts:
+            return False
+        called = library_of_leaves(layout, leaves)
+        return recipe.dialect(called) not in ("", called)
+
+    def _require(self, facts: Iterable[str], place: Location | None) -> None:
+        self.facts = self.facts | frozenset(facts)
+        if place is not None:
+            self.forms.places = {**dict.fromkeys(facts, place), **self.forms.places}
+
+    def looks_outside(self, variant: Variant, layout: Layout, leaves: Sequence[Any]) -> bool:
+        """Return whether an open index lies outside in a call; the shape then becomes a fact."""
+        for node, needed_facts in open_indices(self.recipe, variant).items():
+            look_up = partial(gather_facts, self.recipe.subject, needed_facts, layout, leaves)
+            try:
+                # An index that fits an axis of 1 fits any: lengths may be open, as of a batch.
+                values = look_up(unknown=1)
+                values = look_up() if None in values.values() else values
+                Shapes({**variant.facts, **values}).computed(node)
+            except IndexError:
+                self._require(needed_facts, variant.graphs.forward.locations.get(node))
+                return True
+        return False
+
+    def keep_uncaptured(self, layout: Layout) -> None:
+        if len(self.forms.uncaptured) >= MOST_VARIANTS:
+            self.forms.uncaptured.clear()
+        self.forms.uncaptured[layout.key, layout.dtype] = layout.without_objects()
+
+    def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:
+        # A variant captured for wide floats may hold in 16 bits, too: its `reach` tells in which.
+        if not layout.is_apart or layout.mixes_floats or "dtype" in self.facts:
+            return None
+        facts_of_wide = {fact: value for fact, value in facts.items() if fact != "dtype"}
+        wide = self.variants.get((layout.key_of_wide, items_key(facts_of_wide)))
+        if wide is None or wide.reach is None or not wide.reach.holds_in(facts["dtype"]):
+            return None
+        return replace(wide, layout=layout.without_objects(), facts=dict(facts))
+
+    def renewed(self, variant: Variant) -> Variant:
+        """Return the variant for what its code reads now: the rule in force, the rules of names.
+
+        Raises `NeedsConcrete` or `NotCaptured`, as `for_facts` does.
+        """
+        current = look_up_all(variant.facts)
+        return self.for_facts(variant.layout, {**variant.facts, **current}) if current else variant
+
+    def for_layout(self, layout: Layout) -> Variant:
+        """Return the variant for a call of which only the dtype, and what is read, is known."""
+        while True:
+            facts = {"dtype": layout.dtype, **look_up_all(self.facts)}
+            try:
+                return self.for_facts(layout, facts)
+            except NeedsConcrete:
+                if not any(map(is_read, self.facts - facts.keys())):
+                    raise
+
+    def for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
+        """Return the variant for symbolic arguments, under the facts that turn out to be needed."""
+        facts: dict[str, Any] = {}
+        while True:
+            try:
+                return self.for_facts(layout, facts, leaves)
+            except NeedsConcrete:
+                known, facts = facts, facts_of_symbols(trace, self.facts, layout, leaves)
+                if facts.keys() == known.keys():
+                    raise  # it asks the symbols themselves, which the outer capture has to answer
+
+
+def capture(
+    recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
+) -> Variant:
+    """Return the graphs of a recipe for arguments of a layout; see `capture_code`."""
+    if recipe.graphs.capture is not None:
+        return recipe.graphs.capture(recipe, layout, facts, leaves)
+    if is_plain(recipe):
+        try:
+            return capture_plain(recipe, layout, facts)
+        except Exception as error:
+            if isinstance(error, NeedsConcrete | GradientError):
+                raise  # any other is of the user's code: the engine explains it
+    return capture_code(recipe, layout, facts, leaves)
+
+
+@provided
+def capture_code(
+    recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
+) -> Variant:
+    """Run a recipe on symbolic values and return its simplified graphs.
+
+    They may have more facts than these: code asked for some that a call's leaves tell.
+
+    Raises:
+        NeedsConcrete: Python needed something concrete that is not among the facts.
+        NotCaptured: it reaches beyond what is captured.
+        GradientError: its gradients do not fit its arguments.
+        Exception: what the user's own code raised.
+    """
+    if recipe.noun != "rule":
+        raise NotCaptured(TraceError(f"{recipe.subject} is code that {NEEDS_ENGINE}"))
+    return capture_plain(recipe, layout, facts)
+
+
+def prove(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
+    """Return "" where graphs are what was written, else why that could not be found out.
+
+    Raises:
+        DisprovedError: they are something else.
+    """
+    if recipe.graphs.prove is not None:
+        return recipe.graphs.prove(recipe, variant, leaves, is_call=is_call)
+    if is_shipped(recipe, variant):
+        return ""
+    if is_plain(recipe) and has_same_bits(recipe, variant, leaves):
+        return ""
+    return prove_code(recipe, variant, leaves, is_call=is_call)
+
+
+@provided
+def prove_code(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool) -> str:
+    """Compare graphs with the code that they were captured from; see `prove`."""
+    return f"the code gives other bits, and whether these are its rounding {NEEDS_ENGINE}"
+
+
+@provided
+def read_otherwise(recipe: Recipe, variant: Variant, leaves: Sequence[Any]) -> Variant | None:
+    """Return a proven capture as the code of another library than that of the call's tensors, on
+    which code that names several may not run at all; None: there is none.
+    """
+    return None
+
+
+@provided
+def as_placed(variant: Variant) -> Variant:
+    """Return a form whose results lie where those of its code do, as a proof has found them."""
+    return variant
+
+
+def open_indices(recipe: Recipe, variant: Variant) -> Mapping[Node, frozenset[str]]:
+    """Return the ops with a constant index that a library moves inside, or drops, where it lies
+    outside, which a variant leaves open; and the facts that tell it.
+    """
+    if INDEXED.isdisjoint([node.op.name for node in variant.graphs.forward.nodes]):
+        return {}
+    return facts_of_indices(recipe, variant)
+
+
+@provided
+def facts_of_indices(recipe: Recipe, variant: Variant) -> Mapping[Node, frozenset[str]]:
+    """Return the ops whose constant index may lie outside, with the facts that tell it."""
+    return {}
+
+
+@provided
+def inline(
+    captures: Captures, completion: Completion, draws: KeySource, leaves: Sequence[Any], tree: Any
+) -> Any:
+    """Record a Function's ops in the capture to which its arguments belong."""
+    raise TraceError(f"{captures.recipe.subject} is called within a capture, which {NEEDS_ENGINE}")

@@ -1,0 +1,136 @@
+"""`Op`, a row of the op table, and `Attr`, one of its attributes; `multigrad.core.ops` has all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from .types import Type
+
+ResultRule = Callable[..., Type]
+REQUIRED: Any = object()  # the default of an attribute without one
+
+
+class Attr(NamedTuple):
+    """A static attribute of an op.
+
+    Attributes:
+        legal: whether a value is allowed in a graph.
+        samples: values that tests try; none where they depend on the operand's shape.
+        default: the value in `xg.xp` if it is left out.
+        annotation: its type in `xg.xp`.
+        taken: the function by which `xg.xp` reads a value, of those that
+            `multigrad/core/trace/xp/ops.py` knows; "": none.
+    """
+
+    legal: Callable[[object], bool]
+    samples: tuple[Any, ...] = ()
+    default: Any = REQUIRED
+    annotation: str = "Any"
+    taken: str = ""
+
+
+class Refused(NamedTuple):
+    """The advice in the error of an op that every library refuses on bools."""
+
+    advice: str
+
+
+class Op:
+    """One row of the table, which never changes. Fields that it is not given are the class's.
+
+    Attributes:
+        coerce: what operands become first: "float" (bools are cast), "bool" (they must be bools),
+            "int" (integers), "where" (a bool, then one dtype), "indices" (integers of that name,
+            the others as they are), "raw" (taken as they are).
+        symbol: Python's operator.
+        random: whether it draws numbers, by a key.
+        xp: its name in `xg.xp`, where that is another; "" if it has none.
+        in_xp: its name in `xg.xp`; "" if it has none.
+        composed: whether its function in `xg.xp` is written by hand, to do more than record it.
+        in_vjps: whether only VJPs record it.
+        domain: intervals for each operand, or one for all, where it is smooth; None: anywhere.
+        degree: how linearity in something passes through it; None: it does not.
+        integer: whether integers give integers, instead of the float dtype; a dtype: they give
+            that one.
+        shape_only: the operands that give a shape (and a dtype) only: no value is read.
+        shaped_like: the operand whose shape a check need not compare with the result's.
+        view: whether the result shares memory with its operand in some framework.
+        on_numbers: its function on Python numbers, instead of the NumPy function.
+        plain: whether Python computes it on floats without ever raising, and on tensors.
+        on_bools: for bools only: the op to use, or "numbers" (on 0 and 1, then bools again).
+        power: the exponent of `pow` that is this op.
+        copies: how many times its input's size the result is; None: as its largest operand.
+        bits: those of an integer result; None: those of its largest operand.
+        collective: whether shards may exchange numbers.
+        loop: whether it runs a region for each of "rows", or as long as "values" say.
+        shape_of: the result's shape, of the operands' and the attributes; None: run the NumPy
+            function on arrays of stride 0.
+        made_of: `(xp, *operands, **attrs)`, the same as a composition of other ops: a backend's
+            row where it has none of its own, and the derivative where there is no VJP.
+        rounds: whether the composition rounds, so that 16-bit floats are computed in float32.
+        rewrites: `(node, grad_out)`, what simplifies a node of it: see `passes/simplify.py`.
+    """
+
+    name: str
+    operands: tuple[str, ...]
+    attrs: Mapping[str, Attr]
+    coerce: str
+    result: ResultRule
+    numpy: Callable[..., Any]
+    vjp: Callable[..., tuple[Any, ...]] | None
+    doc: str
+    symbol: str | None = None
+    random: bool = False
+    xp: str | None = None
+    composed: bool = False
+    in_vjps: bool = False
+    domain: Any = None
+    degree: Callable[..., int | None] | None = None
+    integer: bool | str = False
+    shape_only: tuple[int, ...] = ()
+    shaped_like: int | None = None
+    view: Literal["always", "sometimes"] | None = None
+    on_numbers: Callable[..., Any] | None = None
+    plain: bool = False
+    on_bools: Op | Refused | Literal["numbers"] | None = None
+    power: float | None = None
+    copies: Callable[..., int] | None = None
+    bits: Callable[..., int] | None = None
+    collective: bool = False
+    loop: Literal["rows", "values"] | None = None
+    shape_of: Callable[..., tuple[int, ...]] | None = None
+    made_of: Callable[..., Any] | None = None
+    rounds: bool = True
+    rewrites: tuple[Callable[..., Any], ...] = ()
+    in_xp: str
+
+    # Not a dataclass, which would take 2 ms of each import for so many fields.
+    def __init__(
+        self, name: str, operands: tuple[str, ...], attrs: Mapping[str, Attr], **fields: Any
+    ) -> None:
+        if unknown := fields.keys() - Op.__annotations__.keys():
+            raise TypeError(f"op {name!r} has no fields {sorted(unknown)}")
+        in_xp = name if fields.get("xp") is None else fields["xp"]
+        vars(self).update(fields, name=name, operands=operands, attrs=attrs, in_xp=in_xp)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"op {self.name!r} is a row of a table, which does not change")
+
+    def with_fields(self, **fields: Any) -> Op:
+        """Return a row like this one with other fields."""
+        return Op(**{**vars(self), **fields})
+
+    def __repr__(self) -> str:
+        return f"Op({self.name})"
+
+    @property
+    def variadic(self) -> bool:
+        """Whether the last operand is one or more tensors."""
+        return bool(self.operands) and self.operands[-1].startswith("*")
+
+    def operand_names(self, count: int) -> tuple[str, ...]:
+        if not self.variadic:
+            return self.operands
+        *fixed, last = self.operands
+        return (*fixed, *(f"{last[1:]}_{i}" for i in range(count - len(fixed))))

@@ -1,0 +1,453 @@
+"""`FunctionGraph`: the forward and backward graphs of a replaced gradient, and what they are.
+
+A FunctionGraph is never changed: each step returns another one. In order: what is asked of it, the
+pairs that lowering makes of it, its cuts, and its forward mode; then masks that are kept as bits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any
+
+from ...errors import TraceError, UnsupportedOp
+from .. import ops
+from ..backend.contract import Backend
+from ..backend.rows import kernel
+from ..ir.graph import Graph, Node, make_node
+from ..ir.op import Op
+from ..ir.results import kept
+from ..ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, Type, is_float
+from ..passes.decisions import with_exact_decisions
+from ..passes.memory import apart_from_constants, nodes_of, owned, without_memory
+from ..passes.residuals import (
+    Keepable,
+    ResidualCut,
+    Roles,
+    computed_at_cost,
+    cut_residuals,
+    drop_marks,
+    is_kept_copy,
+    keep_inputs,
+    marks,
+    outputs_as_inputs,
+)
+from ..passes.simplify import rename_inputs, simplify, substitute
+from ..support.params import Fused
+from ..support.provided import NEEDS_ENGINE, provided
+from ..support.records import record
+from ..trace.derived.custom_calls import drop_calls, gradients_lost
+from ..trace.derived.derivatives import pullbacks, tangent_map
+from ..trace.trace import NeedsConcrete
+
+# Of what `residuals=` may be: what forward keeps.
+TIME = "time"
+CHEAP_MASKS = ("mask", "packed", "recompute")
+PACKED = ("packed", "recompute")
+
+# The names that residuals, cotangents and outputs get, and the shapes that backward compares with.
+OWN_NAMES = re.compile(r"(kept|history|grad_out|output|tangent)(_\d+)?|shape_of_\w+")
+
+
+def numbered(word: str, count: int) -> tuple[str, ...]:
+    """Return `count` names: "output" alone, or "output_0", "output_1", ..."""
+    return (word,) if count == 1 else tuple(f"{word}_{i}" for i in range(count))
+
+
+def tangent_name(position: int) -> str:
+    # No input or param has a space in its name.
+    return f"tangent {position}"
+
+
+@record()
+class FunctionGraph:
+    """A forward, and a backward that need not be its derivative.
+
+    Attributes (what `Emitted` has too is the same there):
+        forward: `*inputs, *params, [key] -> *outputs`.
+        backward: `*cotangents, *inputs, *params, [key] -> *gradients` of the inputs `wrt`; params
+            are run-time numbers, and there is a key if one of the graphs draws random numbers.
+        first_order: the author's promise that nobody differentiates the backward, so that floats
+            computed in forward may be kept.
+        second_order: whether the backward may be differentiated.
+        lost: the functions with gradients of their own of which only the ops are left, where a
+            derivative of the backward would pass: with one there is no second order.
+        keeps_output: the author keeps outputs for backward, which differentiates them by this pair
+            again.
+        unkept: the inputs that the author's code does not keep for backward themselves, but what
+            it has computed of them, which a later write does not reach; and such outputs of them.
+        refused: error messages by the names of inputs that have no derivative.
+        pushed: `tangent 0, tangent 1, ..., *inputs, *params, [key] -> tangents of the outputs that
+            carry a gradient`, where the author gives them; else they are the transpose of backward.
+        is_pushed_first: whether backward is the transpose of `pushed`.
+        residuals: what forward keeps, where that is chosen: one of `Residuals`.
+        selects: whether a product with a mask selects in the library that it is written in.
+        widens: float32 in both graphs stands for float64 where the inputs have that.
+        params: the run-time params of both graphs, in order.
+        is_random: whether it draws random numbers.
+    """
+
+    name: str
+    forward: Graph
+    backward: Graph
+    first_order: bool = False
+    inputs: tuple[str, ...] = ("tin",)
+    cotangents: tuple[str, ...] = ("grad_out",)
+    wrt: tuple[str, ...] = ("tin",)
+    keeps_output: bool = False
+    undifferentiable: tuple[int, ...] = ()
+    second_order: bool = True
+    lost: tuple[str, ...] = ()
+    unkept: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    is_rule: bool = False
+    pushed: Graph | None = None
+    is_pushed_first: bool = False
+    fused: Fused = "auto"
+    residuals: str = "auto"
+    selects: bool = False
+    widens: bool = False
+    params: tuple[str, ...] = field(init=False)
+    is_random: bool = field(init=False)
+    # What `is_derivative` found, in a list because the fields are frozen.
+    _known_derivative: list[bool] = field(init=False, repr=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        nodes = dict.fromkeys((*self.backward.inputs, *self.forward.inputs))
+        role_names = (*self.cotangents, *self.inputs, "key")
+        names = [node.attr("name") for node in nodes]
+        object.__setattr__(self, "params", tuple([n for n in names if n not in role_names]))
+        object.__setattr__(self, "is_random", "key" in names)
+
+    def casts_in(self, backend: Backend) -> bool:
+        """Return whether a framework chooses dtypes of the ops by itself, as under autocast."""
+        casts, nodes = backend.autodiff.casts, (*self.forward.nodes, *self.backward.nodes)
+        return casts is not None and not self.is_rule and any(casts.of(n.op) for n in nodes)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return numbered("output", len(self.forward.outputs))
+
+    @property
+    def tangents(self) -> tuple[str, ...]:
+        return numbered("tangent", len(self.inputs))
+
+    @property
+    def seeds(self) -> tuple[str | None, ...]:
+        """The names of the cotangents, None for outputs that carry no gradient."""
+        return tuple(
+            name if is_float(output.type) and i not in self.undifferentiable else None
+            for i, (name, output) in enumerate(
+                zip(self.cotangents, self.forward.outputs, strict=True)
+            )
+        )
+
+    @property
+    def roles(self) -> Roles:
+        return Roles(self.inputs, self.outputs, self.cotangents)
+
+    def type_of(self, name: str) -> Type | None:
+        node = self.forward.input(name) or self.backward.input(name)
+        return None if node is None else node.type
+
+    @property
+    def is_once(self) -> bool:
+        """Whether no derivative of the backward may be taken: one of a loop has none."""
+        if not self.second_order or "values" not in self.backward.loops:
+            return not self.second_order
+        return any(n.op.loop == "values" and is_float(n.type) for n in self.backward.nodes)
+
+    @property
+    def is_derivative(self) -> bool:
+        """Whether the backward is the forward's true derivative, node by node."""
+        if not self._known_derivative:
+            self._known_derivative.append(self._is_derivative())
+        return self._known_derivative[0]
+
+    @property
+    def keeps_apart(self) -> bool:
+        """Whether the code keeps what it computed of an input, so that a write to it matters."""
+        is_chosen = self.residuals in ("auto", TIME)
+        return is_chosen and (bool(self.unkept) or self._keeps_copies)
+
+    def reads_unkept(self, cut: ResidualCut) -> bool:
+        """Return whether a cut reads values of inputs or outputs that the code did not keep itself,
+        or may compute again what it kept.
+        """
+        return self._keeps_copies or not {*self.unkept}.isdisjoint(
+            {*cut.residuals}.difference(cut.likes)
+        )
+
+    def _is_derivative(self) -> bool:
+        computed_outputs = [output for output in self.forward.outputs if output.op is not ops.INPUT]
+        if set(self.backward.nodes).isdisjoint(computed_outputs) and not self._scans:
+            return False  # where none is even read, the answer is of no use
+        if marks(self.backward):  # a derivative has none
+            return False
+        try:
+            derivative = simplify(pullbacks(self.forward, self.wrt, self.seeds))
+        except (UnsupportedOp, TraceError, NeedsConcrete):
+            return False
+        return derivative.outputs == without_memory(self.backward).outputs
+
+    @property
+    def _scans(self) -> bool:
+        return "rows" in self.backward.loops
+
+    @property
+    def _keeps_copies(self) -> bool:
+        return any(map(is_kept_copy, nodes_of(self.backward, ops.MEMORY)))
+
+    def without_calls(self) -> FunctionGraph:
+        """Return the pair with ops instead of calls of functions that have their own gradients.
+
+        `pushed` keeps them, because a saved pair is without it.
+        """
+        forward, backward = drop_calls(self.forward), drop_calls(self.backward)
+        if forward is self.forward and backward is self.backward:
+            return self
+        lost = (*self.lost, *gradients_lost(self.backward))
+        return replace(
+            self,
+            forward=replace(simplify(forward), origin=self.forward.origin),
+            backward=simplify(backward),
+            second_order=self.second_order and not lost,
+            lost=lost,
+        )
+
+    def apart_from_constants(self) -> FunctionGraph:
+        """Return the pair with no result or gradient in the memory of a constant."""
+        forward, backward = map(apart_from_constants, (self.forward, self.backward))
+        if forward is self.forward and backward is self.backward:
+            return self
+        return replace(self, forward=forward, backward=backward)
+
+    def owning_results(self) -> FunctionGraph:
+        """Return the pair with results and gradients in memory of their own."""
+        return replace(self, forward=owned(self.forward), backward=owned(self.backward))
+
+    def without_memory(self) -> FunctionGraph:
+        """Return the pair for tensors that nobody writes to."""
+        forward, backward = without_memory(self.forward), without_memory(self.backward)
+        if forward is self.forward and backward is self.backward:
+            return self
+        return replace(self, forward=forward, backward=backward)
+
+    def without_needless_marks(self) -> FunctionGraph:
+        """Return the pair without marks of outputs, if its gradient is that of their ops."""
+        if not marks(self.backward):
+            # Without marks any cut may keep the outputs.
+            return replace(self, keeps_output=False) if self.keeps_output else self
+        pair = replace(self, backward=simplify(drop_marks(self.backward)))
+        if self.first_order or not self.second_order or pair.is_derivative:
+            return self if pair.keeps_apart and pair.reads_unkept(pair.cut()) else pair
+        return self
+
+    def with_safe_names(self, reserved: Iterable[str]) -> FunctionGraph:
+        """Return the pair with new names for params and inputs that are words of emitted code."""
+        reserved = set(reserved)
+        inputs = tuple(name for name in self.inputs if name != "tin")
+        used_names = {*reserved, *self.params, *inputs}
+        new_names: dict[str, str] = {}
+        for name in (*inputs, *self.params):
+            if name in reserved or OWN_NAMES.fullmatch(name):
+                safe = f"{name}_"
+                # Another param may have the name with an underscore.
+                while safe in used_names:
+                    safe += "_"
+                new_names[name] = safe
+                used_names.add(safe)
+        if not new_names:
+            return self
+        return replace(
+            self,
+            forward=rename_inputs(self.forward, new_names),
+            backward=rename_inputs(self.backward, new_names),
+            pushed=None if self.pushed is None else rename_inputs(self.pushed, new_names),
+            inputs=tuple(new_names.get(name, name) for name in self.inputs),
+            wrt=tuple(new_names.get(name, name) for name in self.wrt),
+            unkept=tuple(new_names.get(name, name) for name in self.unkept),
+        )
+
+    def with_exact_decisions(self, kernels: Collection[Op]) -> FunctionGraph:
+        """Return the pair in which these exact ops compute what decisions read."""
+        graphs = [self.forward, self.backward, *([] if self.pushed is None else [self.pushed])]
+        exact = with_exact_decisions(graphs, kernels)
+        if exact is graphs:
+            return self
+        forward, backward, *pushed = exact
+        return replace(self, forward=forward, backward=backward, pushed=next(iter(pushed), None))
+
+    def with_histories(self) -> FunctionGraph | None:
+        """Return the pair whose forward runs the scans that backward reads; None without scans."""
+        return run_scans_of_backward(self) if self._scans else None
+
+    def cut_at_inputs(self, pushes: bool = False) -> ResidualCut:
+        """Return the backward split at the inputs, and at outputs that it reads as forward gave
+        them; `pushes`: at those that the author's tangents read, too.
+        """
+        pushed = self.pushed if pushes else None
+        return keep_inputs(self.forward, self.backward, self.roles, pushed)
+
+    def cut(
+        self,
+        floats: bool = False,
+        *,
+        watched: bool = True,
+        packs: bool = False,
+        written: bool = False,
+    ) -> ResidualCut:
+        """Return the backward split at what forward keeps for it.
+
+        Args:
+            floats: whether a float kept by forward keeps its derivative.
+            watched: whether nobody writes into a kept output unnoticed.
+            packs: whether masks may be kept as bits.
+            written: whether others may write to inputs and outputs.
+        """
+        if self.residuals == "input":
+            return self.cut_at_inputs()
+        keepable = self._keepable(floats, watched)
+        if written:
+            keepable = replace(keepable, unkept=self.unkept, outputs=False, written=True)
+        cut = cut_residuals(self.forward, self.backward, self.roles, keepable)
+        return pack_masks(cut, self.cotangents) if packs and self.residuals in PACKED else cut
+
+    def cut_after_loops(self, floats: bool = False, *, watched: bool = True) -> ResidualCut:
+        """Return the cut that keeps what scans give, so that none runs again, and with
+        residuals="time" also what cost forward much.
+        """
+        keepable = self._keepable(floats, watched)
+        keepable = replace(keepable, loops=True, costly=self.residuals == TIME)
+        return cut_residuals(self.forward, self.backward, self.roles, keepable)
+
+    def cut_for_writes(self) -> ResidualCut:
+        """Return the cut of fast code that reads no input that others may have written to."""
+        keepable = self._keepable(True, False)
+        keepable = replace(
+            keepable,
+            loops=True,
+            costly=self.residuals == TIME,
+            outputs=False,
+            unkept=self.unkept,
+            written=True,
+        )
+        return cut_residuals(self.forward, self.backward, self.roles, keepable)
+
+    def _keepable(self, floats: bool, watched: bool) -> Keepable:
+        # The derivative of an output is that of this pair. Unless that is the derivative of its
+        # ops, only marked outputs may be kept.
+        is_promised = self.first_order or (self.keeps_output and self.is_once)
+        return Keepable(
+            floats=floats or self.first_order,
+            outputs=is_promised or self.is_derivative,
+            deciding=self.is_rule and watched,
+            bits=self.residuals in CHEAP_MASKS,
+        )
+
+    def cut_with_costly(self, floats: bool) -> ResidualCut | None:
+        """Return the cut of fast code that also keeps costly values; None if there is none."""
+        return self.cut_after_loops() if self.keeps_costly(floats) else None
+
+    def keeps_costly(self, floats: bool) -> bool:
+        """Return whether fast code keeps what cost forward much, with residuals="time" only."""
+        if self.residuals != TIME or floats or self._scans:
+            return False
+        return bool(computed_at_cost(self.forward, self.backward))
+
+    def tangent_map(self, backward: Graph) -> Graph:
+        """Return `*tangents, *inputs, *outputs, ... -> tangents of the outputs that carry a
+        gradient`: the author's own, or the transpose of the backward of `cut_at_inputs`.
+
+        Raises:
+            UnsupportedOp: there is none of the author's, and backward is not linear in the
+                cotangents.
+        """
+        if self.pushed is None:
+            return self._transpose(backward)
+        pushed = outputs_as_inputs(self.pushed, self.roles)
+        leaves = [node for node in pushed.nodes if node.op is ops.INPUT]
+        pushed = replace(pushed, inputs=tuple(dict.fromkeys((*pushed.inputs, *leaves))))
+        names = {tangent_name(i): name for i, name in enumerate(self.tangents)}
+        return simplify(rename_inputs(pushed, names))
+
+    def _transpose(self, backward: Graph) -> Graph:
+        tangent_of = dict(zip(self.inputs, self.tangents, strict=True))
+        types = [
+            self.type_of(name) or gradient.type
+            for name, gradient in zip(self.wrt, backward.outputs, strict=True)
+        ]
+        tangents = [
+            make_node(ops.INPUT, (), {"name": tangent_of[name]}, type_)
+            for name, type_ in zip(self.wrt, types, strict=True)
+        ]
+        outputs = [
+            make_node(ops.INPUT, (), {"name": name}, node.type)
+            for name, node in zip(self.outputs, self.forward.outputs, strict=True)
+        ]
+        if len(self.inputs) == 1 and (
+            self.forward.outputs[0].type == types[0] and types[0].shape != UNKNOWN
+        ):
+            outputs[0] = tangents[0]  # an available tensor of the same shape
+        noun = "rule" if self.is_rule else "function"
+        graph = tangent_map(backward, self.cotangents, tangents, outputs, noun)
+        pairs = zip(self.seeds, graph.outputs, strict=True)
+        tangents_out = tuple([node for seed, node in pairs if seed is not None])
+        return Graph(graph.name, graph.inputs, tangents_out, graph.locations)
+
+
+@provided
+def run_scans_of_backward(pair: FunctionGraph) -> FunctionGraph:
+    """Return the pair whose forward runs the scans that backward reads."""
+    raise UnsupportedOp(f"{pair.name!r} has a loop, which {NEEDS_ENGINE}")
+
+
+# --- masks as bits --------------------------------------------------------------------------------
+
+# Eight to a byte, for residuals="packed" and "recompute". The two ops for it are in emitted graphs
+# only, and call `Kernels.bits`.
+BITS = Type("tensor", "uint8", UNKNOWN)
+PACK = kernel("pack_bits", "mask", kept)
+UNPACK = kernel("unpack_bits", "bits like", kept).with_fields(shape_only=(1,))
+
+
+def pack_masks(cut: ResidualCut, cotangents: Sequence[str]) -> ResidualCut:
+    """Return a cut whose masks are bits, those that a cotangent has the shape of.
+
+    By that cotangent a mask is unpacked.
+    """
+    cotangent_of: dict[Any, Node] = {}  # by shape
+    for node in cut.backward.inputs:
+        if node.attr("name") in cotangents and node.type.kind == "tensor":
+            cotangent_of.setdefault(node.type.shape, node)
+    input_of = {node.attr("name"): node for node in cut.backward.inputs}
+    outputs, changes = [], {}
+    for name, node in zip(cut.computed, cut.keep.outputs, strict=True):
+        like = cotangent_of.get(node.type.shape)
+        # Without a cotangent of its shape, nothing would tell how many bits to unpack.
+        if node.type.dtype != BOOL or node.type.shape in (UNKNOWN, SCALAR_SHAPE) or like is None:
+            outputs.append(node)
+            continue
+        outputs.append(make_node(PACK, (node,), {}, BITS))
+        mask = input_of[name]
+        bits = make_node(mask.op, (), {"name": name}, BITS)
+        changes[mask] = make_node(UNPACK, (bits, like), {}, mask.type)
+    if not changes:
+        return cut
+    inputs = [
+        changes[node].operands[0] if node in changes else node for node in cut.backward.inputs
+    ]
+    backward = replace(substitute(cut.backward, changes), inputs=tuple(inputs))
+    return replace(cut, keep=replace(cut.keep, outputs=tuple(outputs)), backward=backward)
+
+
+def without_packing(keep: Graph, backward: Graph) -> tuple[Graph, Graph]:
+    """Return the graphs with the masks of `pack_masks` as bools, for code that packs by itself."""
+    outputs = [node.operands[0] if node.op is PACK else node for node in keep.outputs]
+    masks = {
+        node: make_node(node.operands[0].op, (), {"name": node.operands[0].attr("name")}, node.type)
+        for node in backward.nodes
+        if node.op is UNPACK
+    }
+    return replace(keep, outputs=tuple(outputs)), substitute(backward, masks)

@@ -1,0 +1,341 @@
+"""Lowering: a pair of graphs becomes the source of one backend, and the native object of it.
+
+    FunctionGraph
+        │ _prepare       names that emitted code may use
+    Lowering
+        │ _cut           what forward keeps for backward
+    Cuts
+        │ _emit_codes    code that may run anywhere, and fast code
+    Code, Code
+        │ bind_checks    what the code refuses, and what else `render` must know
+    Emitted
+        │ _attach        the source, compiled, and the native object of it
+    Attached
+
+Every step binds names in `Lowering.emission`, which is the only thing that changes, so the steps
+run in this order. `source.py` has what needs no backward.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from .. import ops
+from ..backend.contract import Backend
+from ..backend.emitted import (
+    Attached,
+    Body,
+    Checks,
+    Code,
+    Derivative,
+    Emitted,
+    Names,
+    Origin,
+    Prepared,
+    Residuals,
+)
+from ..ir.graph import Graph
+from ..ir.types import is_float
+from ..passes.residuals import ResidualCut
+from ..support.records import record
+from ..trace.derived.custom_calls import drop_calls, gradients_lost
+from ..trace.derived.derivatives import is_linear
+from ..trace.trace import dtype_name
+from .checks import bind_checks, fact_check, find_lacking, refuse_lacking, second_refusal
+from .cuts import Cuts, WideCut, find_aliasing, find_cuts, join_forward_and_keep, shares_work
+from .emit import Emission, emit_body
+from .function_graph import OWN_NAMES, FunctionGraph
+from .source import compile_source, identifier
+
+Style = Literal["fast", "plain", "compiled"]
+WORDS = (
+    "ctx tin grad_out key residuals history output keep function forward backward draw_key "
+    "tangent primals tangents push outputs inputs cls args values wrap prepare cotangents type "
+    "super map"
+)
+RESERVED = tuple(WORDS.split())  # what emitted code has names for
+
+
+@record()
+class Lowering:
+    """A pair of graphs on its way to a backend: what every step reads.
+
+    Attributes (`style` and `checks` as in `lower_graphs`):
+        graphs: without calls, with names that the emitted code may use.
+        identifier: the name of the emitted object.
+        author_params: the params under their author's names.
+    """
+
+    graphs: FunctionGraph
+    backend: Backend
+    emission: Emission
+    identifier: str
+    author_params: tuple[str, ...]
+    style: Style
+    checks: bool
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether fast kernels are used, and the backend has some."""
+        kernels = self.backend.kernels.fast
+        return self.style == "fast" and bool(kernels.patterns or kernels.in_place)
+
+    @property
+    def prepares(self) -> bool:
+        """Whether fast code has what it needs of the params computed before a call."""
+        if f"{self.backend.name}.constants" in self.emission.off:
+            return False
+        # A Function's key is another one at each call.
+        is_lasting = self.graphs.is_rule or not self.graphs.is_random
+        return is_lasting and bool(self.backend.kernels.fast.constants)
+
+
+def lower_graphs(
+    graphs: FunctionGraph,
+    backend: Backend,
+    defaults: Mapping[str, Any] | None = None,
+    *,
+    style: Style = "fast",
+    forward_mode: bool = False,
+    checks: bool = False,
+    asked: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> Attached:
+    """Emit, compile and attach a pair of graphs on a backend.
+
+    Args:
+        defaults: values for params, where people call the object.
+        style: "fast"; "plain" for code that a compiler reads: it fuses by itself; "compiled" where
+            a compiler reads it as it is attached: then it also keeps what loops give, of which the
+            compiler takes no derivative.
+        forward_mode: whether the object pushes tangents itself.
+        checks: whether the code refuses dtypes for which the backend lacks an op, and a tensor that
+            asks for a gradient where a Function takes a number. Code of an entry need not: the
+            entry has looked already.
+        asked: by argument the shape, dtype or number that the graphs are for, refused otherwise.
+    """
+    forward_mode = forward_mode or (graphs.is_pushed_first and backend.autodiff.transposes)
+    dual = None
+    if backend.autodiff.forward_mode and not forward_mode:
+        # The same with forward mode, lowered when it is first asked for.
+        lower_again = functools.partial(
+            lower_graphs, graphs, backend, defaults, checks=checks, asked=asked
+        )
+        dual_style: Style = "fast" if style == "fast" else "plain"
+        dual = functools.cache(functools.partial(lower_again, style=dual_style, forward_mode=True))
+    lowering = _prepare(graphs, backend, style, checks)
+    author_names, graphs = (*graphs.inputs, *graphs.params), lowering.graphs
+    is_compiled = style == "compiled"
+    cuts = find_cuts(
+        graphs, backend, forward_mode=forward_mode, fast=lowering.is_fast, compiled=is_compiled
+    )
+    # The names of the residuals are reserved.
+    lowering.emission.taken.update(cuts.anywhere.residuals, cuts.histories)
+    code, fast = _emit_codes(lowering, cuts)
+    is_linear_map = is_linear(graphs.backward, graphs.cotangents)
+    bound_checks = bind_checks(
+        graphs,
+        lowering.emission,
+        cuts.anywhere,
+        lowering.author_params if checks else None,
+    )
+    bound_checks = replace(bound_checks, facts=_bind_facts(lowering, author_names, asked))
+    tangent = _emit_tangent(lowering, cuts.anywhere, bound_checks) if forward_mode else None
+    emitted = Emitted(
+        origin=_origin(lowering, cuts),
+        names=_names(lowering, defaults),
+        code=code,
+        fast=fast,
+        residuals=Residuals(
+            names=cuts.anywhere.residuals,
+            computed=cuts.anywhere.computed,
+            histories=cuts.histories,
+            likes=cuts.likes,
+            late=tuple([r for r in cuts.anywhere.residuals if r in cuts.late and not is_compiled]),
+            shapes=tuple(
+                [n for n, check in zip(graphs.wrt, bound_checks.gradients, strict=True) if check]
+            ),
+        ),
+        aliasing=find_aliasing(graphs),
+        checks=bound_checks,
+        derivative=Derivative(
+            tangent=tangent,
+            dual=dual,
+            pushes=is_linear_map or graphs.pushed is not None,
+            linear=is_linear_map,
+            keeps_output=graphs.keeps_output,
+            undifferentiable=tuple([i for i, seed in enumerate(graphs.seeds) if seed is None]),
+        ),
+    )
+    return _attach(lowering, emitted)
+
+
+def _prepare(graphs: FunctionGraph, backend: Backend, style: Style, checks: bool) -> Lowering:
+    """Rename what emitted code has other names for, and reserve the names that it uses."""
+    params = graphs.params
+    if ops.MEMORY not in backend.kernels.rows:
+        graphs = graphs.without_memory()
+    else:
+        graphs = graphs.apart_from_constants()
+    graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
+    graphs = graphs.with_exact_decisions(backend.kernels.exact)
+    is_owning = backend.tensors.write is not None and backend.tensors.address is None
+    if is_owning and not graphs.is_rule:
+        graphs = graphs.owning_results()
+    selects = backend.kernels.selects and graphs.selects
+    emission = Emission(backend, graphs.backward.name, widens=graphs.widens, selects=selects)
+    # The object's name is that of the pair, unless it means something else in emitted code.
+    own_name = identifier(graphs.name)
+    used_names = {*RESERVED, *backend.autodiff.namespace, *graphs.params, *graphs.inputs}
+    while own_name in used_names or hasattr(builtins, own_name) or OWN_NAMES.fullmatch(own_name):
+        own_name = f"own_{own_name}"
+    # The template's own words must not be taken by a param or an op.
+    own_helpers = (f"{own_name}_eager", f"{own_name}_prepare", f"{own_name}_custom")
+    emission.taken.update(RESERVED, graphs.params, (own_name, *own_helpers))
+    emission.taken.update(graphs.inputs, graphs.outputs, graphs.cotangents, graphs.tangents)
+    emission.namespace.update(backend.autodiff.namespace)
+    return Lowering(
+        graphs=graphs,
+        backend=backend,
+        emission=emission,
+        identifier=own_name,
+        author_params=params,
+        style=style,
+        checks=checks,
+    )
+
+
+def _emit_codes(lowering: Lowering, cuts: Cuts) -> tuple[Code, Code]:
+    """Emit the code that may run anywhere and the fast code, with checks of dtypes if asked for."""
+    autodiff = lowering.backend.autodiff
+    wide = cuts.wide if autodiff.keeps_float_derivatives else None
+    code = fast = _emit(lowering, cuts.anywhere, wide, lowering.is_fast and autodiff.only_fast)
+    differs = lowering.is_fast or (lowering.style == "compiled" and cuts.wide is not None)
+    if differs and not autodiff.only_fast:
+        fast = _emit(lowering, cuts.anywhere, cuts.wide, lowering.is_fast)
+    return _check_dtypes(lowering, code, fast) if lowering.checks else (code, fast)
+
+
+def _emit(lowering: Lowering, anywhere: ResidualCut, wide: WideCut | None, fast: bool) -> Code:
+    """Emit the code of one split: the wide one if it is given."""
+    forward, emission = lowering.graphs.forward, lowering.emission
+    graphs, cut = (lowering.graphs, anywhere) if wide is None else (wide.graphs, wide.cut)
+    prepared = Prepared() if fast and lowering.prepares else None
+    autodiff = lowering.backend.autodiff
+    may_join = autodiff.joins_loops and (fast or autodiff.keeps_float_derivatives)
+    may_join = may_join and not graphs.is_rule
+    joins = wide is not None or (may_join and shares_work(graphs, cut, fast))
+    # Where forward is joined with `keep`, that gives nothing by itself.
+    keep = Graph("keep", anywhere.keep.inputs, ()) if joins else anywhere.keep
+    return Code(
+        # An activation's forward is the same under every rule, whose params it does not read.
+        emit_body(forward, emission, fast, None if graphs.is_rule else prepared),
+        emit_body(keep, emission, fast, prepared),
+        emit_body(cut.backward, emission, fast, prepared),
+        prepared,
+        emit_body(join_forward_and_keep(graphs, cut), emission, fast, prepared) if joins else None,
+    )
+
+
+def _check_dtypes(lowering: Lowering, code: Code, fast: Code) -> tuple[Code, Code]:
+    """Let code begin with a check of its inputs' dtypes, where the backend lacks an op for some."""
+    graphs, noun = lowering.graphs, "rule" if lowering.graphs.is_rule else "function"
+    subject = f"{noun} {graphs.backward.name!r}"
+    lacking = find_lacking(subject, lowering.backend, graphs.forward, graphs.backward)
+    if not lacking:
+        return code, fast
+
+    def check_dtype(tin: Any) -> None:
+        refuse_lacking(lacking, dtype_name(tin.dtype))
+
+    check = lowering.emission.bind("check_dtype", check_dtype)
+    lines = tuple(f"{check}({name})" for name in graphs.inputs)
+
+    def begin(body: Body) -> Body:
+        return replace(body, lines=(*lines, *body.lines))
+
+    def checked(code: Code) -> Code:
+        whole = None if code.whole is None else begin(code.whole)
+        return replace(code, forward=begin(code.forward), whole=whole)
+
+    return checked(code), checked(fast)
+
+
+def _bind_facts(
+    lowering: Lowering, author_names: Sequence[str], asked: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Bind the checks of what is asked of arguments; return their names by the emitted ones."""
+    graphs, bind = lowering.graphs, lowering.emission.bind
+    names = zip(author_names, (*graphs.inputs, *graphs.params), strict=True)
+    return {
+        own: bind(f"check_{own}", fact_check(graphs.name, name, asked[name]))
+        for name, own in names
+        if name in asked
+    }
+
+
+def _emit_tangent(lowering: Lowering, cut: ResidualCut, checks: Checks) -> Body:
+    """Emit the code of the tangents; residuals that it reads refuse a derivative where gradients
+    do.
+    """
+    graph, once = lowering.graphs.tangent_map(cut.backward), checks.second_derivative
+    tangent = emit_body(drop_calls(graph), lowering.emission)
+    forbid, lost = lowering.backend.autodiff.forbid_derivative, gradients_lost(graph)
+    if lost and forbid is not None:
+        message = second_refusal(lowering.graphs.name, False, lost, "jvp")
+        once = lowering.emission.bind("once", forbid(message))
+    if not once:
+        return tangent
+    names = [r for r in cut.residuals if r in tangent.reads and is_float(cut.type(r))]
+    guards = [f"{name} = {once}({name})" for name in names]
+    return replace(tangent, lines=(*guards, *tangent.lines))
+
+
+def _origin(lowering: Lowering, cuts: Cuts) -> Origin:
+    graphs, cut = lowering.graphs, cuts.anywhere
+    return Origin(
+        name=graphs.name,
+        is_rule=graphs.is_rule,
+        compiled=lowering.style == "compiled",
+        fused=graphs.fused,
+        casts=graphs.casts_in(lowering.backend),
+        graphs=(graphs.forward, cut.keep, cut.backward) if cuts.wide is None else None,
+        input_types=tuple(map(graphs.type_of, graphs.inputs)),
+        output_types=tuple([node.type for node in graphs.forward.outputs]),
+        gradient_types=tuple([node.type for node in graphs.backward.outputs]),
+    )
+
+
+def _names(lowering: Lowering, defaults: Mapping[str, Any] | None) -> Names:
+    graphs = lowering.graphs
+    params = (*graphs.params, *(("key",) if graphs.is_random else ()))
+    values: dict[str, Any] = {}
+    if defaults is not None and params:
+        safe_name_of = dict(zip(lowering.author_params, graphs.params, strict=True))
+        values = {"key": None} if graphs.is_random else {}
+        values |= {safe_name_of.get(name, name): value for name, value in defaults.items()}
+    return Names(
+        identifier=lowering.identifier,
+        params=params,
+        defaults=values,
+        inputs=graphs.inputs,
+        outputs=graphs.outputs,
+        cotangents=graphs.cotangents,
+        wrt=graphs.wrt,
+        tangents=graphs.tangents,
+    )
+
+
+def _attach(lowering: Lowering, emitted: Emitted) -> Attached:
+    backend, emission = lowering.backend, lowering.emission
+    if emitted.draws:
+        emission.namespace["draw_key"] = backend.draws.draw_key
+    source = emission.with_definitions(backend.autodiff.render(emitted))
+    name = lowering.graphs.name
+    namespace = compile_source(source, name, emission.namespace, emission.written)
+    native = backend.autodiff.finish(namespace, emitted)
+    return Attached(native, source, backend.autodiff.call(native, emitted), emitted)

@@ -1,0 +1,371 @@
+"""Arithmetic: sums, products, powers, signs, rounding, remainders, distances."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from ..ir.op import Op, Refused
+from ..ir.results import elementwise
+from . import logic
+from .numerics import Array, wide, widened
+from .properties import (
+    ABOVE_ZERO,
+    REALS,
+    added,
+    carried,
+    doubled,
+    in_ends,
+    in_first,
+    in_one,
+    linear,
+)
+from .table import Cotangents, Number, composite, function, op, ufunc, zero
+
+# The hint for bools, where an op is for numbers only.
+OF_NUMBERS = Refused("Cast to a float dtype first")
+
+
+def binary(numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
+    """Declare an elementwise op of two operands, named as NumPy's; `integer`: it keeps integers."""
+    name = numpy.__name__
+    return op(name, "a b", numpy=numpy, vjp=vjp, doc=doc, result=elementwise, **fields)
+
+
+def infix(symbol: str, name: str, numpy: Any, vjp: Any, on_numbers: Any, **fields: Any) -> Op:
+    """Declare one of Python's operators, which returns integers for integers."""
+    doc = f"a {symbol} b." if numpy.nin == 2 else f"{symbol}x."
+    fields |= {"xp": numpy.__name__, "symbol": symbol, "on_numbers": on_numbers}
+    fields |= {"result": elementwise, "integer": True, "plain": True}
+    return op(name, "a b" if numpy.nin == 2 else "x", numpy=numpy, vjp=vjp, doc=doc, **fields)
+
+
+# --- sums and products -------------------------------------------------------------------------
+
+
+def divide(a: Number, b: Number) -> Number:
+    # Python raises for a division by zero; IEEE 754 gives NaN or a signed infinity.
+    if b != 0:
+        return a / b
+    if a == 0 or math.isnan(a):
+        return math.nan
+    return math.copysign(math.inf, a) * math.copysign(1.0, b)
+
+
+def rounded(a: Number) -> Number:
+    # Python's round gives an int, which has no -0, and raises for NaN and infinities.
+    return math.copysign(float(round(a)), a) if math.isfinite(a) else a
+
+
+def square_root(a: Number) -> Number:
+    # math.sqrt raises below zero.
+    return math.sqrt(a) if a >= 0 else math.nan
+
+
+EITHER = Refused("Write a ^ b for where they differ")
+CONTRARY = Refused("Write ~x for the contrary")
+ADD = infix(
+    "+", "add", np.add, "ct, ct", operator.add, degree=linear, on_bools=logic.OR, bits=carried
+)
+SUB = infix(
+    "-", "sub", np.subtract, "ct, -ct", operator.sub, degree=linear, on_bools=EITHER, bits=carried
+)
+MUL = infix(
+    "*",
+    "mul",
+    np.multiply,
+    "ct * b, ct * a",
+    operator.mul,
+    degree=in_one,
+    on_bools=logic.AND,
+    bits=added,
+)
+DIV = function(
+    "div",
+    np.true_divide,
+    "ct / b, -ct * (y / b)",
+    "a / b.",
+    "a b",
+    xp="divide",
+    symbol="/",
+    degree=in_first,
+    on_numbers=divide,
+    domain=(REALS, ABOVE_ZERO),
+)
+NEG = infix("-", "neg", np.negative, "-ct", operator.neg, degree=linear, on_bools=CONTRARY)
+
+# --- powers ------------------------------------------------------------------------------------
+
+
+def pow_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    # The slope in b is taken as 0 where a <= 0, and the slope in a as 0 where b == 0.
+    positive = xp.where(xp.greater(a, 0), a, 1.0)
+    by_a = xp.where(xp.equal(b, 0), 0.0, b * xp.pow(a, b - 1))
+    return ct * by_a, ct * xp.where(xp.greater(a, 0), y * xp.log(positive), 0.0)
+
+
+def square(x: Number) -> Number:
+    return x * x
+
+
+def rsqrt(x: Array) -> Array:
+    return x.dtype.type(1) / np.sqrt(x)
+
+
+def reciprocal(xp: Any, x: Any) -> Any:
+    return 1.0 / x
+
+
+@widened
+def cube_root(x: Array) -> Array:
+    # np.cbrt and a step of Newton's method: without AVX-512 it is the C library's cbrt, which is
+    # off by 1.5 eps.
+    y = np.cbrt(x)
+    with np.errstate(all="ignore"):
+        newton = y - (y - x / (y * y)) / 3
+    return np.where((y != 0) & np.isfinite(y), newton, y).astype(x.dtype)
+
+
+def cbrt(xp: Any, x: Any) -> Any:
+    size = xp.abs(x)
+    root = xp.pow(size, 1 / 3)
+    newton = root - (root - size / (root * root)) / 3.0  # Newton: pow alone knows 1/3 to eps only
+    return xp.copysign(xp.where((size > 0) & (size < math.inf), newton, size), x)
+
+
+POW = function(
+    "pow", np.power, pow_vjp, "a to the power b.", "a b", composed=True, domain=ABOVE_ZERO
+)
+SQUARE = ufunc(
+    np.square,
+    "ct * (2.0 * x)",
+    "x times x.",
+    power=2,
+    on_numbers=square,
+    bits=doubled,
+    integer=True,
+)
+SQRT = ufunc(
+    np.sqrt,
+    "ct * 0.5 / y",
+    "The square root; NaN below zero.",
+    power=0.5,
+    domain=ABOVE_ZERO,
+    on_numbers=square_root,
+)
+# By y and x, because y ** 3 overflows earlier.
+RSQRT = function("rsqrt", rsqrt, "ct * -0.5 * y / x", "1 / sqrt(x).", power=-0.5, domain=ABOVE_ZERO)
+RECIPROCAL = composite(
+    reciprocal,
+    "-ct * y * y",
+    "1 / x.",
+    rounds=False,
+    power=-1,
+    on_bools=OF_NUMBERS,
+    domain=ABOVE_ZERO,
+)
+CBRT = function(
+    "cbrt", cube_root, "ct / (3.0 * y * y)", "The cube root.", domain=ABOVE_ZERO, made_of=cbrt
+)
+
+# --- the larger, the smaller, and signs --------------------------------------------------------
+
+
+def to_chosen(xp: Any, ct: Any, a: Any, b: Any, is_first: Any) -> Cotangents:
+    """Return the cotangents of two operands of which one is the result; equal ones share."""
+    share = xp.where(xp.equal(a, b), 0.5, xp.where(is_first, 1.0, 0.0))
+    return ct * share, ct * (1.0 - share)
+
+
+def maximum_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return to_chosen(xp, ct, a, b, is_first=xp.greater(a, b))
+
+
+def minimum_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return to_chosen(xp, ct, a, b, is_first=xp.less(a, b))
+
+
+def fmax_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return to_chosen(xp, ct, a, b, is_first=xp.greater(a, b) | xp.isnan(b))
+
+
+def fmin_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return to_chosen(xp, ct, a, b, is_first=xp.less(a, b) | xp.isnan(b))
+
+
+def maximum(a: Number, b: Number) -> Number:
+    return a if math.isnan(a) or a >= b else b
+
+
+def minimum(a: Number, b: Number) -> Number:
+    return a if math.isnan(a) or a <= b else b
+
+
+def fmax(xp: Any, a: Any, b: Any) -> Any:
+    return xp.where(xp.isnan(a), b, xp.where(xp.isnan(b), a, xp.maximum(a, b)))
+
+
+def fmin(xp: Any, a: Any, b: Any) -> Any:
+    return xp.where(xp.isnan(a), b, xp.where(xp.isnan(b), a, xp.minimum(a, b)))
+
+
+def copysign(xp: Any, a: Any, b: Any) -> Any:
+    size = xp.abs(a)
+    return xp.where(xp.signbit(b), -size, size)
+
+
+def sign(x: Array) -> Array:
+    return np.sign(x)
+
+
+MAXIMUM = binary(
+    np.maximum,
+    maximum_vjp,
+    "The larger; NaN propagates.",
+    integer=True,
+    on_numbers=maximum,
+    on_bools=logic.OR,
+)
+MINIMUM = binary(
+    np.minimum,
+    minimum_vjp,
+    "The smaller; NaN propagates.",
+    integer=True,
+    on_numbers=minimum,
+    on_bools=logic.AND,
+)
+FMAX = binary(
+    wide(np.fmax),
+    fmax_vjp,
+    "The larger; a number rather than NaN.",
+    on_bools=logic.OR,
+    made_of=fmax,
+)
+FMIN = binary(
+    wide(np.fmin),
+    fmin_vjp,
+    "The smaller; a number rather than NaN.",
+    on_bools=logic.AND,
+    made_of=fmin,
+)
+ABS = op(
+    "abs",
+    "x",
+    numpy=np.abs,
+    vjp="ct * xp.sign(x)",
+    doc="|x|.",
+    result=elementwise,
+    integer=True,
+    on_numbers=abs,
+    on_bools="numbers",
+)
+SIGN = function("sign", sign, zero, "-1, 0 or 1; NaN stays NaN.", on_bools=OF_NUMBERS, integer=True)
+# The slope is the product of both signs; by sign bits, because sign(0) is 0.
+COPYSIGN = binary(
+    wide(np.copysign),
+    "ct * xp.where(xp.logical_xor(xp.signbit(a), xp.signbit(b)), -1.0, 1.0), None",
+    "|a| with the sign of b.",
+    made_of=copysign,
+)
+# The distance to the next number is constant between powers of two.
+NEXTAFTER = ufunc(
+    np.nextafter,
+    "ct, None",
+    "The next number of a's dtype after a towards b; its slope in a is 1.",
+    "a b",
+)
+
+# --- rounding and remainders -------------------------------------------------------------------
+
+
+def floor_divide(a: Number, b: Number) -> Number:
+    # In integers where both are: half of a length stays a length.
+    return a // b if b != 0 else divide(a, b)
+
+
+def remainder(a: Number, b: Number) -> Number:
+    return a % b if b != 0 and not math.isinf(a) else math.nan
+
+
+def trunc(xp: Any, x: Any) -> Any:
+    return xp.where(x < 0, xp.ceil(x), xp.floor(x))
+
+
+def frac(xp: Any, x: Any) -> Any:
+    return x - xp.trunc(x)
+
+
+FLOOR = ufunc(np.floor, zero, "The largest integer not above x.", on_bools="numbers")
+CEIL = ufunc(np.ceil, zero, "The smallest integer not below x.", on_bools="numbers")
+ROUND = function("round", np.round, zero, "The nearest integer, ties to even.", on_numbers=rounded)
+TRUNC = ufunc(np.trunc, zero, "The integer part.", on_bools="numbers", made_of=trunc, rounds=False)
+FRAC = composite(frac, None, "x - trunc(x).")
+FLOOR_DIVIDE = binary(
+    wide(np.floor_divide),
+    zero,
+    "The largest integer not above a / b.",
+    integer=True,
+    on_numbers=floor_divide,
+    on_bools=OF_NUMBERS,
+)
+REMAINDER = binary(
+    wide(np.remainder),
+    "ct, -ct * xp.floor_divide(a, b)",
+    "a - b floor(a / b), with the sign of b.",
+    integer=True,
+    on_numbers=remainder,
+    on_bools=OF_NUMBERS,
+)
+# round, because (a - y) / b is an integer but for rounding.
+FMOD = binary(
+    wide(np.fmod),
+    "ct, -ct * xp.round((a - y) / b)",
+    "a - b trunc(a / b), with the sign of a.",
+    on_bools=OF_NUMBERS,
+)
+
+# --- geometry ----------------------------------------------------------------------------------
+
+
+def hypot_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    length = xp.where(xp.equal(y, 0), 1.0, y)
+    return ct * (a / length), ct * (b / length)
+
+
+def atan2_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    distance = xp.hypot(a, b)  # its square may overflow
+    length = xp.where(xp.equal(distance, 0), 1.0, distance)
+    return ct * (b / length / length), -ct * (a / length / length)
+
+
+def lerp(xp: Any, a: Any, b: Any, weight: Any) -> Any:
+    span = b - a  # from its nearer end, as torch goes: at 1 it is there
+    from_a, from_b = a + weight * span, b - (1.0 - weight) * span
+    if isinstance(weight, int | float):
+        return from_a if abs(weight) < 0.5 else from_b
+    return xp.where(xp.abs(weight) < 0.5, from_a, from_b)
+
+
+def hypot(xp: Any, a: Any, b: Any) -> Any:
+    abs_a, abs_b = xp.abs(a), xp.abs(b)
+    large, small = xp.maximum(abs_a, abs_b), xp.minimum(abs_a, abs_b)
+    ratio = small / xp.where(large > 0, large, 1.0)
+    length = large * xp.sqrt(1.0 + ratio * ratio)
+    # The ratio of two infinities is NaN.
+    return xp.where(xp.isinf(a) | xp.isinf(b), math.inf, length)
+
+
+HYPOT = ufunc(wide(np.hypot), hypot_vjp, "sqrt(a^2 + b^2), without overflow.", "a b", made_of=hypot)
+ATAN2 = function(
+    "atan2", wide(np.arctan2), atan2_vjp, "The angle of the point (b, a), in radians.", "a b"
+)
+LERP = composite(
+    lerp,
+    "ct * (1.0 - weight), ct * weight, ct * (end - start)",
+    "start + weight (end - start).",
+    "start end weight",
+    degree=in_ends,
+)

@@ -1,0 +1,423 @@
+"""Reductions, quantiles and the softmax family; 16-bit values sum in float32, round once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..ir.attributes import AXES, AXIS, FRACTION, LAST_AXES, ORDER, flag, number
+from ..ir.op import Op
+from ..ir.results import kept, reduced, reshaped
+from ..ir.types import INT64
+from .numerics import Array, Axis, widened
+from .properties import linear
+from .result_shapes import halved
+from .table import Composed, Cotangents, op, zero
+
+
+def reduction(name: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
+    """Declare a reduction over `axis`: an int, a tuple, or None for all axes."""
+    fields = {"axis": AXES, **fields, "keepdims": flag(False)}
+    return op(name, "x", numpy=numpy, vjp=vjp, doc=doc, result=reduced, **fields)
+
+
+def over(x: Array, axis: Axis) -> Axis:
+    """Return the axes to reduce over; as in torch, a scalar has none, whatever is given."""
+    return () if x.ndim == 0 else axis
+
+
+def over_axes(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Return a reduction of NumPy, or of a library like it, as an op."""
+
+    def call(x: Array, *, axis: Axis, **attrs: Any) -> Array:
+        return function(x, axis=over(x, axis), **attrs)
+
+    call.__name__ = call.__qualname__ = function.__name__
+    return call
+
+
+def spread(xp: Any, value: Any, x: Any, axis: Any, keepdims: bool) -> Any:
+    """Broadcast a reduction's result or cotangent back over x."""
+    if axis is not None and not keepdims:
+        axes = axis if isinstance(axis, tuple) else (axis,)
+        # In this order each insertion leaves the axes still to come where they are.
+        for position in sorted(axes, key=lambda i: (i < 0, i if i >= 0 else -i)):
+            value = xp.expand_dims(value, axis=position)
+    return xp.broadcast_to(value, x)
+
+
+def _count(xp: Any, x: Any, axis: Any) -> Any:
+    if axis is None:
+        return xp.size(x)
+    total: Any = 1
+    for position in axis if isinstance(axis, tuple) else (axis,):
+        total = total * xp.dim(x, axis=position)
+    return total
+
+
+ANY = reduction("any", over_axes(np.any), zero, "At least one.", coerce="bool")
+ALL = reduction("all", over_axes(np.all), zero, "Every one.", coerce="bool")
+
+# --- sums and extremes -------------------------------------------------------------------------
+
+
+def sum_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    return (spread(xp, ct, x, axis, keepdims),)
+
+
+@widened
+def mean(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+    total = np.sum(x, axis=over(x, axis), keepdims=keepdims)
+    return total / x.dtype.type(x.size // max(np.size(total), 1))
+
+
+def mean_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    return (spread(xp, ct, x, axis, keepdims) / _count(xp, x, axis),)
+
+
+def extreme_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    ties = xp.equal(x, spread(xp, y, x, axis, keepdims)) * 1.0
+    # Ties share the cotangent equally.
+    count = xp.sum(ties, axis=axis, keepdims=keepdims)
+    return (ties * spread(xp, ct / count, x, axis, keepdims),)
+
+
+def prod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    # The product of the others; with two zeros in one the second derivative is lost.
+    is_zero = xp.equal(x, 0)
+    nonzero = xp.where(is_zero, 1.0, x)
+    zeros = xp.count_nonzero(is_zero, axis=axis, keepdims=keepdims)
+    products = xp.where(xp.equal(zeros, 1), xp.prod(nonzero, axis=axis, keepdims=keepdims), 0.0)
+    at_zero = spread(xp, ct * products, x, axis, keepdims)
+    return (xp.where(is_zero, at_zero, spread(xp, ct * y, x, axis, keepdims) / nonzero),)
+
+
+@widened
+def count_nonzero(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+    return np.sum(x != 0, axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
+
+
+SUM = reduction(
+    "sum",
+    widened(over_axes(np.sum)),
+    sum_vjp,
+    "The sum; 0 if there are no elements.",
+    degree=linear,
+    integer=INT64,
+)
+MEAN = reduction("mean", mean, mean_vjp, "The mean; NaN if there are no elements.", degree=linear)
+MAX = reduction(
+    "max",
+    over_axes(np.max),
+    extreme_vjp,
+    "The largest; NaN propagates.",
+    on_bools=ANY,
+    integer=True,
+)
+MIN = reduction(
+    "min",
+    over_axes(np.min),
+    extreme_vjp,
+    "The smallest; NaN propagates.",
+    on_bools=ALL,
+    integer=True,
+)
+PROD = reduction(
+    "prod",
+    widened(over_axes(np.prod)),
+    prod_vjp,
+    "The product; 1 if there are no elements.",
+    integer=INT64,
+)
+COUNT_NONZERO = reduction(
+    "count_nonzero", count_nonzero, zero, "How many elements are not 0, as a float of x's dtype."
+)
+
+# --- norms and deviations ----------------------------------------------------------------------
+
+
+@widened
+def norm(x: Array, *, axis: Axis, keepdims: bool, ord: float) -> Array:
+    axis, size = over(x, axis), np.abs(x)
+    if ord == np.inf:
+        return np.max(size, axis=axis, keepdims=keepdims, initial=0)
+    if ord == 1:
+        return np.sum(size, axis=axis, keepdims=keepdims)
+    # Powers may overflow, as in every framework.
+    if ord == 2:
+        return np.sqrt(np.sum(np.square(x), axis=axis, keepdims=keepdims))
+    number = x.dtype.type
+    return np.sum(size ** number(ord), axis=axis, keepdims=keepdims) ** number(1 / ord)
+
+
+def root_of_powers(xp: Any, x: Any, *, axis: Axis, keepdims: bool, ord: float) -> Any:
+    if ord == math.inf:
+        reduce = xp.sum if 0 in tuple(x.shape) else xp.max
+        # Some frameworks know only at run time that there are no elements; 0.0 is their maximum.
+        return xp.maximum(reduce(xp.abs(x), axis=axis, keepdims=keepdims), 0.0)
+    if ord == 1:
+        return xp.sum(xp.abs(x), axis=axis, keepdims=keepdims)
+    if ord == 2:
+        return xp.sqrt(xp.sum(x * x, axis=axis, keepdims=keepdims))
+    return xp.sum(xp.abs(x) ** ord, axis=axis, keepdims=keepdims) ** (1 / ord)
+
+
+def norm_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, ord: float
+) -> Cotangents:
+    if ord == math.inf:
+        ct = xp.sign(x) * extreme_vjp(xp, ct, y, xp.abs(x), axis=axis, keepdims=keepdims)[0]
+        return (ct,)
+    if ord == 1:
+        return (xp.sign(x) * spread(xp, ct, x, axis, keepdims),)
+    # Zero where the norm is zero; for order inf, ties share the cotangent.
+    divisor = xp.where(xp.equal(y, 0), 1.0, y)
+    if ord == 2:
+        return (x * spread(xp, ct / divisor, x, axis, keepdims),)
+    norms = spread(xp, divisor, x, axis, keepdims)
+    size = xp.where(xp.equal(x, 0), norms, xp.abs(x))  # a power of 0 may be infinite
+    share = xp.sign(x) * xp.pow(size / norms, ord - 1)
+    return (share * spread(xp, ct, x, axis, keepdims),)
+
+
+def mean_square(xp: Any, x: Any, *, axis: Axis, keepdims: bool, correction: float) -> Any:
+    centered = x - xp.mean(x, axis=axis, keepdims=True)
+    total = xp.sum(centered * centered, axis=axis, keepdims=keepdims)
+    # A scalar counts as one element, along any axis.
+    all_axes = tuple(range(x.ndim))
+    count = _count(xp, x, all_axes if axis is None or not all_axes else axis)
+    if not hasattr(count, "dtype"):
+        # Not negative: with more correction than elements the result is inf or NaN, as in torch.
+        return total / max(count - correction, 0)
+    return total / xp.maximum(xp.astype(count, dtype=x.dtype) - correction, 0.0)
+
+
+def var_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, correction: float
+) -> Cotangents:
+    centered = x - xp.mean(x, axis=axis, keepdims=True)
+    degrees = _count(xp, x, axis) - correction
+    return (2.0 * centered * spread(xp, ct, x, axis, keepdims) / degrees,)
+
+
+def root_of_var(xp: Any, x: Any, **attrs: Any) -> Any:
+    return xp.sqrt(xp.var(x, **attrs))
+
+
+def std_vjp(xp: Any, ct: Any, y: Any, x: Any, **attrs: Any) -> Cotangents:
+    # Zero where the deviation is zero, as in torch.
+    return var_vjp(xp, ct * 0.5 / xp.where(xp.equal(y, 0), 1.0, y), y, x, **attrs)
+
+
+NORM = reduction(
+    "norm",
+    norm,
+    norm_vjp,
+    "The norm of order `ord` > 0 (2: Euclidean); inf where powers overflow.",
+    ord=ORDER,
+    composed=True,
+    made_of=root_of_powers,
+)
+CORRECTION = number(0, 1, 0.5, taken="")
+VAR = reduction(
+    "var",
+    Composed(mean_square),
+    var_vjp,
+    "Variance; divides by n - correction.",
+    correction=CORRECTION,
+)
+STD = reduction(
+    "std",
+    Composed(root_of_var),
+    std_vjp,
+    "Standard deviation; divides as var does.",
+    correction=CORRECTION,
+)
+
+# --- sums of exponentials ----------------------------------------------------------------------
+
+
+@widened
+def logsumexp(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+    axis = over(x, axis)
+    # Shifted by the largest, so that nothing overflows; -inf if there are no elements.
+    largest = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    shift = np.where(np.isfinite(largest), largest, x.dtype.type(0))
+    total = np.log(np.sum(np.exp(x - shift), axis=axis, keepdims=True)) + shift
+    return total if keepdims else np.squeeze(total, axis=axis)
+
+
+def logsumexp_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    # Zero where everything is -inf; softmax would be NaN there.
+    share = xp.softmax(x, axis=axis)
+    is_infinite = spread(xp, xp.equal(y, -math.inf) * 1.0, x, axis, keepdims)
+    share = xp.where(xp.equal(is_infinite, 1), 0.0, share)
+    return (share * spread(xp, ct, x, axis, keepdims),)
+
+
+@widened
+def softmax(x: Array, *, axis: Axis) -> Array:
+    axis = over(x, axis)
+    powers = np.exp(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
+    return powers / np.sum(powers, axis=axis, keepdims=True)
+
+
+@widened
+def log_softmax(x: Array, *, axis: Axis) -> Array:
+    axis = over(x, axis)
+    centered = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    return centered - np.log(np.sum(np.exp(centered), axis=axis, keepdims=True))
+
+
+def gated_half(xp: Any, x: Any, *, axis: int) -> Any:
+    first, second = (xp.half(x, axis=axis, position=i) for i in (0, 1))
+    return first * xp.sigmoid(second)
+
+
+def glu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
+    first, second = xp.half(x, 0, axis=axis), xp.half(x, 1, axis=axis)
+    gate = xp.sigmoid(second)
+    return (xp.concatenate((ct * gate, ct * first * gate * xp.sigmoid(-second)), axis=axis),)
+
+
+LOGSUMEXP = reduction("logsumexp", logsumexp, logsumexp_vjp, "The log of the sum of exponentials.")
+SHARES: dict[str, Any] = {"result": kept, "axis": LAST_AXES}
+SOFTMAX = op(
+    "softmax",
+    "x",
+    numpy=softmax,
+    vjp="y * (ct - xp.sum(ct * y, axis=axis, keepdims=True))",
+    doc="Exponentials divided by their sum.",
+    **SHARES,
+)
+LOG_SOFTMAX = op(
+    "log_softmax",
+    "x",
+    numpy=log_softmax,
+    vjp="ct - xp.softmax(x, axis=axis) * xp.sum(ct, axis=axis, keepdims=True)",
+    doc="The log of softmax.",
+    **SHARES,
+)
+GLU = op(
+    "glu",
+    "x",
+    axis=AXIS,
+    numpy=Composed(gated_half),
+    vjp=glu_vjp,
+    result=reshaped,
+    shape_of=halved,
+    doc="The first half along an axis times the sigmoid of the second.",
+)
+
+
+# --- quantiles, in terms of other ops: the weight of each element is an op ------------------------
+def as_axes(x: Array, axis: Axis) -> tuple[int, ...]:
+    """Return the axes to reduce over; a scalar has none."""
+    if axis is None or x.ndim == 0:
+        return tuple(range(x.ndim))
+    return axis if isinstance(axis, tuple) else (axis,)
+
+
+def middle(xp: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
+    return xp.quantile(x, axis=axis, keepdims=keepdims, q=0.5)
+
+
+def in_rows(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
+    """Return x with the given axes merged into one, at the end."""
+    lead, y = x.ndim - len(axes), moved_last(xp, x, axes)
+    lengths = [xp.dim(y, axis=i) for i in range(x.ndim)]
+    return xp.reshape(y, shape=(*lengths[:lead], math.prod(lengths[lead:])))
+
+
+def moved_last(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
+    last = tuple(range(x.ndim - len(axes), x.ndim))
+    return xp.moveaxis(x, source=axes, destination=last) if axes else x
+
+
+def neighbor(xp: Any, length: Any, q: float, like: Any) -> tuple[Any, Any]:
+    """Return the position below the q-quantile and the weight of the next one, as tensors where a
+    framework knows the length only at run time.
+    """
+    if not hasattr(length, "dtype"):
+        place = q * (length - 1)
+        return math.floor(place), place - math.floor(place)
+    # In float64: positions beyond 2**24 are no longer exact in float32.
+    place = q * xp.astype(xp.maximum(length - 1, 0), dtype="float64")
+    low = xp.floor(place)
+    return xp.astype(low, dtype="int64"), xp.astype(place - low, dtype=like.dtype)
+
+
+def between(xp: Any, x: Any, *, axis: Axis, keepdims: bool, q: float) -> Any:
+    axes = as_axes(x, axis)
+    rows = in_rows(xp, x, axes)
+    length = xp.dim(rows, axis=-1)
+    low, weight = neighbor(xp, length, q, x)
+    # NaN after each row: rows without elements read it, and NaN sorts last.
+    padded = xp.pad(rows, widths=((0, 1),), fill=math.nan)
+    rows = xp.sort(padded, axis=-1, descending=False)
+    low_values, largest = rows[..., low], rows[..., length - 1]
+    result = low_values
+    if hasattr(weight, "dtype") or weight:
+        result = low_values * (1 - weight) + rows[..., low + 1] * weight
+    # A weight known only at run time may be 0 next to an infinity, and inf * 0 is NaN.
+    if hasattr(weight, "dtype"):
+        result = xp.where(weight == 0, low_values, result)
+    result = xp.where(xp.isnan(largest), largest, result)
+    for position in sorted(i % x.ndim for i in axes) if keepdims else ():
+        result = xp.expand_dims(result, axis=position)
+    return result
+
+
+def shares(xp: Any, x: Any, *, axis: Axis, q: float) -> Any:
+    axes = as_axes(x, axis)
+    rows = in_rows(xp, x, axes)
+    low, weight = neighbor(xp, xp.dim(rows, axis=-1), q, x)
+    order = xp.argsort(rows, axis=-1, descending=False)
+    # The inverse permutation: the position of each element in its sorted row.
+    place = xp.argsort(order, axis=-1, descending=False)
+    is_low, is_next = (xp.astype(place == position, dtype=x.dtype) for position in (low, low + 1))
+    like = moved_last(xp, x, axes)
+    weights = xp.reshape_like(is_low * (1 - weight) + is_next * weight, like)
+    last = tuple(range(x.ndim - len(axes), x.ndim))
+    return xp.moveaxis(weights, source=last, destination=axes) if axes else weights
+
+
+def quantile_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, q: float
+) -> Cotangents:
+    weights = xp.quantile_weights(x, q, axis=axis)
+    return (weights * spread(xp, ct, x, axis, keepdims),)
+
+
+MEDIAN = reduction(
+    "median",
+    Composed(middle, rounds=False),
+    None,
+    "The middle value, the mean of the two middle ones if their number is even; NaN propagates.",
+)
+QUANTILE = op(
+    "quantile",
+    "x",
+    axis=AXES,
+    keepdims=flag(False),
+    q=FRACTION,
+    numpy=Composed(between),
+    vjp=quantile_vjp,
+    result=reduced,
+    doc="The q-quantile, linear between neighbors; NaN propagates.",
+    composed=True,
+)
+QUANTILE_WEIGHTS = op(
+    "quantile_weights",
+    "x",
+    q=FRACTION,
+    axis=AXES,
+    numpy=Composed(shares),
+    vjp=zero,
+    result=kept,
+    doc="What each element contributes to the q-quantile.",
+    in_vjps=True,
+)

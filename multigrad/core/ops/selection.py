@@ -1,0 +1,173 @@
+"""Ops that select, limit, convert or fill: clip, where, nan_to_num, cast, full_like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..ir.attributes import DTYPE, LAYOUT, number, number_or_none
+from ..ir.results import cast_to, chosen, elementwise, filled, same
+from ..ir.types import FLOAT8
+from .arithmetic import maximum, minimum
+from .numerics import Array, as_numpy_dtype
+from .properties import ABOVE_ONE, BELOW_MINUS_ONE, REALS, choice, linear
+from .table import Cotangents, Number, function, op, zero
+
+
+def clip(x: Array, min: Array, max: Array) -> Array:
+    # In this order NaN propagates, and max wins where min > max.
+    return np.minimum(np.maximum(x, min), max)
+
+
+def clip_vjp(xp: Any, ct: Any, y: Any, x: Any, low: Any, high: Any) -> Cotangents:
+    # The bounds count as inside; where they cross, the upper one gets all, as in torch.
+    is_inside = xp.greater_equal(x, low) & xp.less_equal(x, high)
+    is_below = xp.less(x, low) & xp.less(low, high)
+    is_above = xp.greater(x, high) | xp.less(high, low)
+    return tuple(xp.where(each, ct, 0.0) for each in (is_inside, is_below, is_above))
+
+
+def clip_number(x: Number, low: Number, high: Number) -> Number:
+    return minimum(maximum(x, low), high)
+
+
+def where(condition: Number, a: Number, b: Number) -> Number:
+    return a if condition else b
+
+
+def memory(x: Array, *, how: str) -> Array:
+    word = how.partition(" ")[0]
+    if word == "copy":
+        return np.array(x)
+    return np.asarray(x, order="C") if how == "contiguous C" else x
+
+
+def nan_to_num(x: Array, *, nan: float, posinf: float | None, neginf: float | None) -> Array:
+    x = np.asarray(x)
+    # np.nan_to_num has no bfloat16, and in 16 bits the largest float32 is an infinity again.
+    largest = np.nextafter(x.dtype.type(np.inf), x.dtype.type(0))
+    at_inf = largest if posinf is None else x.dtype.type(posinf)
+    at_minus_inf = -largest if neginf is None else x.dtype.type(neginf)
+    finite = np.where(x == np.inf, at_inf, np.where(x == -np.inf, at_minus_inf, x))
+    return np.where(np.isnan(x), x.dtype.type(nan), finite).astype(x.dtype)
+
+
+CLIP = op(
+    "clip",
+    "x min max",
+    numpy=clip,
+    vjp=clip_vjp,
+    result=elementwise,
+    doc="x limited to [min, max]; NaN propagates; max where min > max.",
+    composed=True,
+    integer=True,
+    on_numbers=clip_number,
+    domain=(REALS, BELOW_MINUS_ONE, ABOVE_ONE),
+)
+WHERE = op(
+    "where",
+    "condition a b",
+    coerce="where",
+    numpy=np.where,
+    vjp="None, xp.where(condition, ct, 0.0), xp.where(condition, 0.0, ct)",
+    result=chosen,
+    doc="a where the condition holds, else b.",
+    degree=choice,
+    integer=True,
+    on_numbers=where,
+)
+NAN_TO_NUM = function(
+    "nan_to_num",
+    nan_to_num,
+    "ct * xp.isfinite(x)",
+    "x with NaN and infinities replaced; None: by the largest number of the dtype.",
+    nan=number(0.0, 7.0),
+    posinf=number_or_none(1.0),
+    neginf=number_or_none(-2.0),
+    composed=True,
+    on_bools="numbers",
+)
+
+
+def cast(x: Array, *, dtype: Any) -> Array:
+    x, target = np.asarray(x), as_numpy_dtype(dtype)
+    if target.kind in "iu" and x.dtype.kind in "fV":
+        return to_integers(x, target)
+    if x.dtype == np.float64 and target.name in FLOAT8:  # rounded twice, as everywhere
+        x = x.astype(np.float32)
+    return x.astype(target)
+
+
+# The largest number below 2**63 in all float dtypes that have one so large.
+LARGEST = 255 * 2.0**55
+MOST_IN_FLOAT8 = 464.0  # rounds to 448, the largest number of float8_e4m3fn
+
+
+def to_integers(x: Array, dtype: Any) -> Array:
+    """Return integers, truncated and saturated, 0 for NaN: NumPy leaves these to the processor."""
+    truncated, limits = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0), np.iinfo(dtype)
+    low, high = (-LARGEST, LARGEST) if dtype == np.int64 else (limits.min, limits.max)
+    return np.clip(truncated, low, high).astype(dtype)
+
+
+def full_like(x: Array, value: Array, *, dtype: Any = None) -> Array:
+    return np.full_like(x, value, dtype=x.dtype if dtype is None else as_numpy_dtype(dtype))
+
+
+def stop_gradient(x: Array) -> Array:
+    return x
+
+
+CAST = op(
+    "cast",
+    "x",
+    dtype=DTYPE,
+    coerce="raw",
+    numpy=cast,
+    vjp="xp.cast_like(ct, x)",
+    result=cast_to,
+    doc="x in another dtype; T is the input's. To integers: truncated, saturated, NaN gives 0; "
+    "integers wrap around. To float8: by float32, and NaN beyond float8_e4m3fn.",
+    xp="astype",
+    composed=True,
+    degree=linear,
+)
+FULL_LIKE = op(
+    "full_like",
+    "x value",
+    dtype=DTYPE,
+    coerce="raw",
+    numpy=full_like,
+    vjp="None, ct",
+    result=filled,
+    doc="A tensor of x's shape filled with a number.",
+    composed=True,
+    degree=linear,
+    shape_only=(0,),
+    shaped_like=0,
+)
+STOP_GRADIENT = op(
+    "stop_gradient",
+    "x",
+    coerce="raw",
+    numpy=stop_gradient,
+    vjp=zero,
+    result=same,
+    doc="x, with derivative zero.",
+    view="always",
+    on_numbers=stop_gradient,
+)
+# What code says of memory, where tensors are written to; elsewhere it is x itself.
+MEMORY = op(
+    "memory",
+    "x",
+    how=LAYOUT,
+    coerce="raw",
+    numpy=memory,
+    vjp="ct",
+    result=same,
+    doc="x copied (`copy`), copied if it is not in this order (`contiguous`), as a view "
+    "(`alias`), or as one that counts as none (`own`).",
+    degree=linear,
+)

@@ -1,0 +1,234 @@
+"""Rules applied to tensors, outside any autodiff: `rule(None, grad_out, tin, **params)`.
+
+`apply_rule` is for one gradient, `apply_to_many` for a list of gradients in as few calls of the
+framework as it has. Both run the rule as code of the backend, which `find_rule` emits once for each
+dtype and set of facts about the gradient, or as written where it cannot be captured.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ....errors import GradientError, TraceError
+from ... import ops
+from ...backend.contract import Backend
+from ...backend.discovery import backend_among, backend_of
+from ...backend.values import in_one_framework
+from ...functions.calls.arguments import Leaf, lay_out
+from ...functions.calls.capture_errors import NotCaptured
+from ...functions.calls.facts import gather_facts
+from ...lowering.checks import (
+    check_float,
+    check_values,
+    find_device,
+    find_lacking,
+    refuse_lacking,
+    shapes_agree,
+    two_devices,
+)
+from ...lowering.source import emit_bare_rule, emit_rule_once
+from ...support.threads import build_once
+from ...support.trees import optree
+from ...trace.identity import items_key
+from ...trace.lookups import at_present
+from ...trace.ranks import CHECKED, note
+from ...trace.trace import NeedsConcrete, Value, dtype_name
+from ...trace.xp import all as xp
+from .rule_in_force import RuleInForce, bind
+from .specialization import Specialization, record_code, record_rule, run_as_written
+
+Tensor = Any
+Rule = Any  # of rule.py, which calls this module
+MOST_ENTRIES = 1024  # of one specialization: there may be one per shape or value
+_MISSING: Any = object()  # None: the rule runs as it is
+
+
+class EmittedRule(NamedTuple):
+    """A rule as code of a backend: `call(grad_out, [tin], *values, [key])`.
+
+    Attributes:
+        is_random: whether it takes a key.
+        lacking: by dtype, what the backend lacks for it.
+    """
+
+    call: Callable[..., Any]
+    is_random: bool
+    lacking: Mapping[str, str]
+
+
+def call_rule(rule: Rule, ctx: Any, grad_out: Any, tin: Any, params: dict[str, Any]) -> Any:
+    """Apply a rule to tensors, or record it in the capture to which they belong."""
+    if isinstance(grad_out, Value):
+        # In a capture nothing is bound, which would check them.
+        rule._check_names(params, rule.signature)
+        rule._check_ranges({**params, **rule.bound}, with_defaults=True)
+        if rule.shards is not None:
+            return record_rule(rule, grad_out, tin, params)
+        return record_code(rule, grad_out.trace, grad_out, tin, params)
+    # A rule may have a param of this name.
+    key = None if rule.signature.takes("key") else params.pop("key", None)
+    return apply_rule(bind(rule, params, key), ctx, grad_out, tin)
+
+
+def call_with_ones(rule: Rule, x: Any, params: dict[str, Any]) -> Any:
+    return rule(None, xp.ones_like(x), x, **params)
+
+
+def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+    """Apply a rule in force to a gradient, outside autodiff; the result is like tin or grad_out."""
+    backend = backend_among((grad_out, tin))
+    # Tensors of one class belong to one framework.
+    if type(grad_out) is not type(tin):
+        grad_out, tin = in_one_framework((grad_out, tin))
+    if in_force.moves:
+        in_force = at_present(in_force, backend)
+    if CHECKED and not backend.tensors.is_traced(grad_out):
+        note("gradients under", in_force)
+    specialization, values = in_force.specialization, in_force.values
+    if grad_out is None:
+        raise GradientError(f"{specialization.subject} got None for grad_out; expected a tensor")
+    for tensor in (grad_out, tin):
+        if isinstance(tensor, int | float) and not hasattr(tensor, "dtype"):
+            raise GradientError(
+                f"{specialization.subject} got {type(tensor).__name__} {tensor!r}; expected a "
+                f"tensor: numpy.array({float(tensor)!r}), or one of your framework"
+            )
+        if tensor is not None:
+            check_float(tensor, specialization.rule)
+    if tin is not None and not shapes_agree(grad_out.shape, tin.shape):
+        raise GradientError(
+            f"{specialization.subject} got a gradient of shape {tuple(grad_out.shape)} for an "
+            f"input of shape {tuple(tin.shape)}; expected the same shape"
+        )
+    if tin is not None and find_device(grad_out) != find_device(tin):
+        raise two_devices(specialization.subject, "a gradient", grad_out, "its input", tin)
+    check_values(specialization.subject, specialization.runtime, backend, grad_out, values)
+    if tin is not None and grad_out.dtype != tin.dtype:
+        grad_out = backend.kernels.rows[ops.CAST](grad_out, dtype=tin.dtype)
+    find, _ = _opaque.get(backend.name) or _make_opaque(backend)
+    emitted = find(specialization, backend, grad_out, tin, values)
+    if emitted is None:
+        return run_as_written(specialization, ctx, grad_out, tin, values)
+    refuse_lacking(emitted.lacking, dtype_name(grad_out.dtype))
+    arguments = (grad_out,) if tin is None else (grad_out, tin)
+    key = (in_force.draws.next_key(backend),) if emitted.is_random else ()
+    return emitted.call(*arguments, *values, *key)
+
+
+# `find_rule` and `_apply_to_list` by backend, opaque to its compiler: one that reads Python would
+# enter the capture.
+_opaque: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+
+
+def _make_opaque(backend: Backend) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    opaque = backend.compiler.opaque
+    if opaque is None:
+        return _opaque.setdefault(backend.name, (find_rule, _apply_to_list))
+    return _opaque.setdefault(backend.name, (opaque(find_rule), opaque(_apply_to_list)))
+
+
+def find_rule(
+    specialization: Specialization,
+    backend: Backend,
+    grad_out: Tensor,
+    tin: Tensor | None,
+    values: tuple[Any, ...],
+) -> EmittedRule | None:
+    """Return the rule as code for such a gradient, made once; None: it runs as written."""
+    if specialization.rule.native is True:
+        return None
+    leaves = (grad_out, *values)
+    rows = [Leaf("tensor", "grad_out", "grad_out", dtype_name(grad_out.dtype))]
+    rows += [Leaf("number", name, name) for name in specialization.runtime]
+    layout = lay_out(optree.tree_structure((leaves, {}), none_is_leaf=True), rows)
+    code, forms = specialization.code, specialization.code.forms[tin is not None]
+    while True:
+        try:
+            facts = gather_facts(specialization.subject, forms.facts, layout, leaves)
+        except NotCaptured as error:
+            raise error.error from None
+        key = (backend.name, tin is None, grad_out.dtype, items_key(facts))
+        emitted = code.entries.get(key, _MISSING)
+        if emitted is not _MISSING:
+            return emitted
+        call = (grad_out if tin is None else tin, *values)
+        build = functools.partial(
+            _build, specialization, backend, has_tin=tin is not None, facts=facts, leaves=call
+        )
+        try:
+            return build_once(code.entries, key, build, MOST_ENTRIES)
+        except NeedsConcrete:
+            continue  # `facts` have grown: look again
+
+
+def _build(
+    specialization: Specialization,
+    backend: Backend,
+    has_tin: bool,
+    facts: Mapping[str, Any],
+    leaves: Sequence[Any],
+) -> EmittedRule | None:
+    forms = specialization.code.forms[has_tin]
+    if not forms.facts <= facts.keys():  # another thread's capture may have found that
+        raise NeedsConcrete(*forms.facts, noted=False)
+    try:
+        graph = specialization.graph(has_tin, facts, leaves)
+        if not forms.facts <= facts.keys():  # what the code has read is part of the key
+            raise NeedsConcrete(*forms.facts, noted=False)
+    except TraceError as error:
+        specialization.give_up(error)
+        return None
+    lacking = find_lacking(specialization.subject, backend, graph)
+    emitted = emit_rule_once(graph, backend, specialization.code.emitted)
+    return EmittedRule(emitted, graph.input("key") is not None, lacking)
+
+
+# Rules that draw, that ask for facts of their input, or whose params are tensors act on one
+# gradient after another; so do all rules where a framework has no such call.
+def apply_to_many(
+    in_force: RuleInForce, gradients: Sequence[Tensor], in_place: bool, *, only_asks: bool = False
+) -> list[Tensor] | None:
+    """Apply a rule in force to gradients of one class and dtype; None: apply it to each instead.
+
+    Args:
+        in_place: writes the results into the gradients.
+        only_asks: in place, writes nothing, and returns an empty list where it would write.
+    """
+    backend = backend_of(gradients[0])
+    if backend.autodiff.many is None:
+        return None
+    in_force = at_present(in_force, backend)
+    if not all(type(value) is float for value in in_force.values):
+        return None
+    _, apply_to_list = _opaque.get(backend.name) or _make_opaque(backend)
+    return apply_to_list(in_force, gradients, backend, in_place, only_asks)
+
+
+def _apply_to_list(
+    in_force: RuleInForce,
+    gradients: Sequence[Tensor],
+    backend: Backend,
+    in_place: bool,
+    only_asks: bool,
+) -> list[Tensor] | None:
+    specialization, values = in_force.specialization, in_force.values
+    first_gradient = gradients[0]
+    check_float(first_gradient, specialization.rule)
+    check_values(specialization.subject, specialization.runtime, backend, first_gradient, values)
+    emitted = find_rule(specialization, backend, first_gradient, None, values)
+    if emitted is None or emitted.is_random:
+        return None
+    if specialization.code.forms[False].facts or specialization.rule.shards is not None:
+        return None
+    refuse_lacking(emitted.lacking, dtype_name(first_gradient.dtype))
+    key = ("many", backend.name, in_place)
+    many, graph = backend.autodiff.many, specialization.graph(False, {})
+    assert many is not None
+    emit = functools.partial(emit_bare_rule, backend=backend)
+    build = functools.partial(many, graph, emit, in_place)
+    run = build_once(specialization.code.entries, key, build, MOST_ENTRIES)
+    if run is None:
+        return None
+    return run(gradients, values, True) if only_asks else run(gradients, values)

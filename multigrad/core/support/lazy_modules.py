@@ -1,0 +1,224 @@
+"""Lazy modules: names that load their file on first use, and public names of rooms.
+
+Only public names are listed, and a misspelled one is an error that names the right one. A public
+module may have another name than its room, an alias: `multigrad.wrappers` is
+`multigrad.compat.wrappers`, one module, also in `import` statements and with `python -m`.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec, resolve_name, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ...errors import UnsupportedOp, closest
+from .provided import NEEDS_ENGINE
+from .threads import load_module
+
+Getter = Callable[[str], Any]
+Lister = Callable[[], list[str]]
+
+
+def module_hooks(
+    module: str, names: Iterable[str], load: Callable[[str], Any] | None = None
+) -> tuple[Getter, Lister]:
+    """Return `__getattr__` and `__dir__` of a module.
+
+    Args:
+        load: gives the value of a public name that the module does not hold yet.
+    """
+    public_names = sorted(names)
+
+    def get_name(name: str) -> Any:
+        if load is not None and name in public_names:
+            return load(name)
+        raise missing_name_error(module, name, public_names)
+
+    return get_name, public_names.copy
+
+
+def lazy_names(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Getter, Lister]:
+    """Return `__getattr__` and `__dir__` of a package whose files load on first use.
+
+    `names` has the public names in each file of the package; after dots, of another one.
+    """
+    files = {name: file for file, file_names in names.items() for name in file_names}
+
+    def load(name: str) -> Any:
+        value = getattr(load_module(resolve_name(f".{files[name]}", package)), name)
+        # Later look-ups find the value in the module.
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return module_hooks(package, files, load)
+
+
+def deprecated_names(module: str, names: Mapping[str, tuple[str, str, str, str]]) -> Getter:
+    """Return a `__getattr__` of a module for names that will be removed.
+
+    Args:
+        names: for each, the place of its value as module:name, the version since which it is
+            deprecated, the version that removes it, and what to write instead.
+    """
+
+    def get_name(name: str) -> Any:
+        if name not in names:
+            raise missing_name_error(module, name, vars(sys.modules[module]))
+        place, since, removal, instead = names[name]
+        warnings.warn(
+            f"{name!r} is deprecated since multigrad {since} and will be removed in {removal}: "
+            f"{instead}",
+            DeprecationWarning,
+            stacklevel=2,  # the line that asks for the name, past importlib's own
+        )
+        home, _, own_name = place.partition(":")
+        return getattr(import_module(home), own_name)
+
+    return get_name
+
+
+def missing_name_error(module: str, name: str, known: Iterable[str]) -> AttributeError:
+    # Tools look up names with underscores by the dozen, and need no hint.
+    if name.startswith("_"):
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    known = list(known)
+    # Public names of public modules within may be meant, too: "composites.epsilon_gamma_box".
+    parts = {part: getattr(imported_module(f"{module}.{part}"), "__all__", ()) for part in known}
+    places = {"rule": "register"} if "register" in known else {}
+    places |= {each: f"{part}.{each}" for part in parts for each in parts[part]}
+    places |= {each: each for each in known}
+    plain = {each.replace("_", "").lower(): each for each in places}
+    word = name if name in places else plain.get(name.replace("_", "").lower())
+    meant = places.get(word or closest(name, places) or "")
+    hint = f"; did you mean {meant!r}?" if meant else ""
+    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
+
+
+def imported_module(name: str) -> ModuleType | None:
+    """Return a module that is imported completely, else None."""
+    module = sys.modules.get(name)
+    # Another thread may still be importing it, so that names are missing.
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
+def late_function(place: str) -> Callable[..., Any]:
+    """Return the function at module:name, whose module is imported when it is called.
+
+    Its attribute `load` is a function that gives the one at that place.
+    """
+    load, function = late_value(place), None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal function
+        if function is None:  # once: compilers that trace Python can trace no import
+            function = load()
+        return function(*args, **kwargs)
+
+    call.load = load  # type: ignore[attr-defined]
+    return call
+
+
+def late_value(place: str) -> Callable[[], Any]:
+    """Return a function that gives the value at module:name, importing the module when called."""
+    module, _, name = place.partition(":")
+
+    def load() -> Any:
+        try:
+            return getattr(load_module(module), name)
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):
+                raise
+            raise UnsupportedOp(f"{place} {NEEDS_ENGINE}") from error
+
+    return load
+
+
+def load_alone(name: str) -> Any:
+    """Return a module of a package, without an import of the package; None if there is none."""
+    package, *parts = name.split(".")
+    parent = find_spec(package)
+    if parent is None or not parent.submodule_search_locations:
+        return None
+    file = Path(parent.submodule_search_locations[0], *parts).with_suffix(".py")
+    spec = spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        return None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class AliasFinder:  # of no base: `importlib.abc` takes longer to load than all of ours here
+    """Finds a room, and the modules in it, by a public name.
+
+    The import system writes the alias's spec onto the room's module; `loader_state` carries the
+    room's own spec, which `exec_module` restores.
+    """
+
+    def __init__(self, package: str, rooms: Mapping[str, str | tuple[str, ...]]) -> None:
+        self.package, self.rooms = package, rooms
+
+    def _room_of(self, fullname: str) -> str | None:
+        package, _, tail = fullname.partition(".")
+        name, *inner = tail.split(".")
+        rooms = self.rooms.get(name, name) if package == self.package else name
+        if rooms == name:  # not of a public module
+            return None
+        choices = (rooms,) if isinstance(rooms, str) else rooms
+        if choices[0] == name:  # a package, of which modules have moved
+            choices = choices[1:] if inner else ()
+        places = [".".join((package, *filter(None, (room, *inner)))) for room in choices]
+        return next((place for place in places if _is_there(place)), None)
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        room = self._room_of(fullname)
+        room_spec = None if room is None else find_spec(room)
+        if room_spec is None:
+            return None
+        loader: Any = self
+        spec = ModuleSpec(fullname, loader, origin=room)
+        spec.submodule_search_locations = room_spec.submodule_search_locations
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        # The room's own module, so that both names give one object.
+        module = import_module(spec.origin or "")
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:  # the alias's
+            module.__spec__ = module.__spec__.loader_state
+
+    def get_source(self, fullname: str) -> str | None:
+        return self._loader_of(fullname).get_source(self._room_of(fullname) or fullname)
+
+    def get_code(self, fullname: str) -> Any:
+        return self._loader_of(fullname).get_code(self._room_of(fullname) or fullname)
+
+    def _loader_of(self, fullname: str) -> Any:
+        spec = find_spec(self._room_of(fullname) or fullname)
+        assert spec is not None  # it was found by this name
+        return spec.loader
+
+
+def _is_there(place: str) -> bool:
+    try:
+        return find_spec(place) is not None
+    except ModuleNotFoundError:  # nor is its package
+        return False
+
+
+def install_aliases(package: str, rooms: Mapping[str, str | tuple[str, ...]]) -> None:
+    """Make the public modules of a package importable, also by `python -m`; of several rooms for a
+    name, the first that has the module is meant.
+
+    See tests/graph/support/test_lazy_modules.py.
+    """
+    sys.meta_path.insert(0, AliasFinder(package, rooms))

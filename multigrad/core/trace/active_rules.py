@@ -1,0 +1,211 @@
+"""What is in force where code runs: the active rules, one immutable object in a ContextVar, which
+`use` sets and forward reads; and numbers that move.
+
+It is below the registry and the rules, because a capture depends on it and is cached by it.
+`lookups.py` notes what code has read of it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from ..support.threads import SERIALS, set_within
+
+# --- rules ---------------------------------------------------------------------------------------
+
+
+# Of rules/model/rule_in_force.py: a rule with its params and draws, which rooms below `rules` hold.
+RuleInForce = Any
+
+
+@dataclass(slots=True, eq=False)
+class ActiveRules:
+    """The rules now in force, by scope; not frozen, which would cost each `use` a microsecond, but
+    never changed.
+
+    Examples:
+        >>> from multigrad.context import CURRENT, EMPTY
+        >>> CURRENT.get() is EMPTY
+        True
+        >>> with xg.use("clip_norm", scope="params"):
+        ...     CURRENT.get().activations is None
+        True
+
+    Attributes:
+        token: equal for equal meaning.
+        hooks_params: whether a `use` named the scope "params", so that hooks on parameters attach
+            by themselves.
+        names_params: whether the rule for parameters is that of such a `use`.
+        present: these with what stood last for their numbers that change.
+    """
+
+    activations: RuleInForce | None = None
+    params: RuleInForce | None = None
+    token: str = ""
+    hooks_params: bool = False
+    names_params: bool = False
+    present: ActiveRules | None = None
+
+    def word(self, scope: str) -> str:
+        """Return the part of the token for one scope, "activations" or "params"."""
+        if self.activations is None is self.params:
+            return self.token
+        in_force = self.params if scope == "params" else self.activations
+        return "" if in_force is None else in_force.token
+
+
+EMPTY = ActiveRules()
+# Set by `use`, reset when it is left; each thread and task has its own.
+CURRENT: ContextVar[ActiveRules] = ContextVar("multigrad_active", default=EMPTY)
+
+
+# --- moving numbers: values of params that are read anew at each application, as of a schedule ----
+class Moving:
+    """A number that moves from step to step; a schedule is one.
+
+    Attributes:
+        serial: tells it from all others, also from those that are gone.
+        state: the count and its value: one tuple, so that other threads see both or neither.
+    """
+
+    state: tuple[int, float]
+
+    def __init__(self) -> None:
+        self.serial = next(SERIALS)
+        # Lists of weak references that remove themselves: a step reads them faster than a WeakSet.
+        self._holders: list[weakref.ref[Any]] = []
+        self._followers: list[weakref.ref[Any]] = []
+
+    def hold(self, in_force: Any) -> None:
+        """Note a rule in force, or that of a layer, that has this number for a param."""
+        self._holders.append(weakref.ref(in_force, self._holders.remove))
+
+    def all_holding(self) -> list[Any]:
+        return alive(self._holders)
+
+    def follow(self, follower: Any) -> None:
+        """Call `follower.on_move(moving)` after each move and `before_step(moving)` before a step.
+
+        The latter is needed because a checkpoint may have restored the follower's value.
+        """
+        self._followers.append(weakref.ref(follower, self._followers.remove))
+
+    def unfollow(self, follower: Any) -> None:
+        self._followers[:] = [each for each in self._followers if each() is not follower]
+
+    def all_following(self) -> list[Any]:
+        return alive(self._followers)
+
+    @property
+    def value(self) -> float:
+        raise NotImplementedError
+
+    def take(self, taker: str) -> None:
+        """Note whose param it is, for messages."""
+
+    def where(self) -> str:
+        """Return its position for messages, such as "at step 3 of linear(...)"."""
+        raise NotImplementedError
+
+
+def alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
+    return [each for each in [reference() for reference in references] if each is not None]
+
+
+class NumberRead:
+    """The value of a moving number for which code was traced; keeps the moving number alive.
+
+    Two are equal if they are of the same number and value.
+    """
+
+    __slots__ = ("moving", "number")
+
+    def __init__(self, moving: Moving, number: float) -> None:
+        self.moving = moving
+        self.number = number
+
+    @property
+    def superseded(self) -> bool:
+        return self.moving.value != self.number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NumberRead) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[int, float]:
+        return self.moving.serial, self.number
+
+    def __repr__(self) -> str:
+        return f"{self.number!r}, {self.moving.where()}"
+
+
+def settle(value: Any) -> Any:
+    """Return the current value of a moving number; any other value unchanged."""
+    return value.value if isinstance(value, Moving) else value
+
+
+# --- earlier values in code that runs again in backward, as a checkpoint's region does ------------
+# A second run must compute what the first one did, whatever has changed since. So each change notes
+# the old value in the regions that still wait for their second run.
+class Noted:
+    """The values, since changed, that a region read in its first run.
+
+    Attributes:
+        numbers: of moving numbers, by serial.
+        names: the rule of each name, None for none, with the number of its registration.
+    """
+
+    __slots__ = ("__weakref__", "names", "numbers")
+
+    def __init__(self, around: Noted | None = None) -> None:
+        around = THEN.get() if around is None else around  # a first run inside a second one
+        self.numbers: dict[int, float] = {} if around is None else dict(around.numbers)
+        self.names: dict[str, tuple[Any, int | None]] = {} if around is None else dict(around.names)
+        WAITING.add(self)
+
+    def again(self) -> AbstractContextManager[Noted]:
+        """Run within as in the first run: with the values of then."""
+        return set_within(THEN, self)
+
+
+# The regions whose second run may still come; they leave by being collected.
+WAITING: weakref.WeakSet[Noted] = weakref.WeakSet()
+THEN: ContextVar[Noted | None] = ContextVar("multigrad_then", default=None)
+
+
+def note_moved(moving: Moving, before: float) -> None:
+    """Note the old value of a number that is about to move, in all waiting regions."""
+    for region in tuple(WAITING):
+        region.numbers.setdefault(moving.serial, before)
+
+
+def note_renamed(name: str, rule: Any, number: int | None) -> None:
+    """Note the rule of a name that is about to mean another one, in all waiting regions."""
+    for region in tuple(WAITING):
+        region.names.setdefault(name, (rule, number))
+
+
+def standing(moving: Moving) -> float:
+    """Return the current value of a moving number; in a second run, that of the first run."""
+    then = THEN.get()
+    number = None if then is None else then.numbers.get(moving.serial)
+    return moving.value if number is None else number
+
+
+def meant(name: str, known: tuple[Any, int | None]) -> tuple[Any, int | None]:
+    """Return a name's rule and registration number: `known`, or those of the first run."""
+    then = THEN.get()
+    return known if then is None else then.names.get(name, known)
+
+
+def is_of_then() -> bool:
+    """Return whether names have their earlier meanings here, as in a second run."""
+    then = THEN.get()
+    return then is not None and bool(then.names)

@@ -1,0 +1,493 @@
+"""Coercion of operands before an op, by nodes of their own: no framework's promotion leaks in.
+
+What an op takes is told by its row (`Op.coerce`):
+
+| kind | example | its operands |
+|---|---|---|
+| "float" | `mask * x`, `x * 2.5` | bools and integers are cast to the float dtype of the others |
+| "where" | `where(mask, x, 0.0)` | a condition; then the same |
+| "bool" | `a & b` | bools; in a library's code, numbers that are not 0 are true |
+| "int" | `a << 1` | integers of one dtype |
+| "indices" | `take(x, i)` | `i` is cast to int64, the others are as they are |
+| "raw" | `reshape(x, -1)` | as they are |
+
+Numbers stay weak: they take the dtype of the tensor that they meet. Small integers are computed in
+int32. Where a library's own code is captured, a `Promotion` says in which dtype it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import BackendNotFound
+from .. import ops
+from ..backend.discovery import backend_of
+from ..ir.graph import MOST_ELEMENTS, ArrayValue, Location, Node, freeze, make_node
+from ..ir.op import Op, Refused
+from ..ir.questions import note
+from ..ir.types import (
+    BOOL,
+    DTYPES,
+    FLOAT8,
+    FLOATS,
+    INT32,
+    INT64,
+    INT_SCALAR,
+    SCALAR_SHAPE,
+    SMALL,
+    UNKNOWN,
+    WHOLE,
+    T,
+    Type,
+    is_float,
+    promote,
+)
+from ..passes.simplify import constant
+
+Tensor = Any
+Trace = Any  # of trace.py, which imports this module
+Apply = Callable[..., Any]  # of trace.py
+Mark = Any  # what a library needs to know about an operand
+
+# A dtype that holds an unsigned one's numbers.
+HOLDING = {"uint16": INT32, "uint32": INT64, "uint64": INT64}
+
+
+class NeedsConcrete(Exception):
+    """Python needs something concrete; the capture is repeated with these facts fixed.
+
+    `noted`: whether a symbol was asked, which the user's code may hide by catching the error; False
+    if we ask between captures.
+    """
+
+    def __init__(self, *facts: str, noted: bool = True) -> None:
+        super().__init__(*facts)
+        self.facts = facts
+        self.place: Location | None = None  # the line that asked, once the capture has ended
+        if noted:
+            note(self)
+
+
+# --- by the kind of the op ------------------------------------------------------------------------
+def coerce(
+    op: Op, nodes: list[Node], facts: Mapping[str, Any], library: Promotion | None = None
+) -> list[Node]:
+    """Return the operands as the op takes them.
+
+    Args:
+        facts: of the capture, in which the input's dtype may be known.
+        library: the promotion of the library whose call is recorded, if it is known.
+
+    Raises:
+        TypeError: the op does not take operands of their kind.
+        NeedsConcrete: whether a cast is due depends on the input's dtype.
+    """
+    eighths = [node.type for node in nodes if node.type.dtype in FLOAT8]
+    if eighths and op.coerce not in ("raw", "indices"):
+        raise TypeError(f"no op computes in {eighths[0].dtype}: cast to a float dtype first")
+    if op.coerce == "raw":
+        if op is ops.FULL_LIKE and nodes[1].type.shape != SCALAR_SHAPE:
+            raise TypeError(f"it fills with one number, not {nodes[1].type}")
+        return nodes
+    if op.coerce == "indices":
+        position = op.operands.index("indices")
+        node = nodes[position]
+        is_array = _is_integer_array(node)
+        if node.type.kind != "tensor" or not (is_array or node.type.dtype in WHOLE):
+            raise TypeError(f"it needs integers as indices, not {node.type}: cast to int64 first")
+        index = node if node.type.dtype == INT64 else cast_node(node, INT64)
+        return [*nodes[:position], index, *nodes[position + 1 :]]
+    if op.coerce == "bool":
+        if library is not None:  # in every library a number other than 0 is true
+            return [node if node.type.dtype == BOOL else is_true(node) for node in nodes]
+        for node in nodes:
+            if node.type.dtype != "bool":
+                raise TypeError(f"it needs bools, not {node.type}")
+        return nodes
+    if op.coerce == "int":
+        dtype = None if library is None else library.cast_dtype(op)
+        dtype = dtype or _wide_integers(nodes) or INT32
+        for node in nodes:
+            if node.type.dtype not in (*WHOLE, "int") and not _is_integer_array(node):
+                raise TypeError(f"it needs integers, not {node.type}: cast to int32 first")
+        return in_dtype(nodes, dtype)
+    if op.coerce == "where":
+        return _condition_and_values(op, nodes, facts, library)
+    return _unify(op, nodes, facts, keep_bools=op in (ops.EQ, ops.NE), library=library)
+
+
+def is_true(node: Node) -> Node:
+    # Where a tensor is not 0; a constant number is decided now.
+    if node.op is ops.CONST:
+        return constant(bool(node.attr("value")))
+    zero = make_node(ops.CONST, (), {"value": 0}, INT_SCALAR)
+    wide = cast_node(node, INT32) if node.type.dtype in SMALL else node
+    return make_node(ops.NE, (wide, zero), {}, Type("tensor", BOOL, node.type.shape))
+
+
+def _condition_and_values(
+    op: Op, nodes: list[Node], facts: Mapping[str, Any], library: Promotion | None
+) -> list[Node]:
+    condition, *values = nodes
+    if condition.type.dtype != "bool":
+        raise TypeError(f"the condition must be bool, not {condition.type}")
+    if all(v.type.kind == "scalar" for v in values) and condition.type.kind == "tensor":
+        # where(mask, 1.0, 0.0): a tensor of the input's dtype; of bools if both values are.
+        dtype = BOOL if all(v.type.dtype == BOOL for v in values) else T
+        dtype = dtype if library is None else str(library.types.expected) or dtype
+        filled = make_node(
+            ops.FULL_LIKE,
+            (condition, values[0]),
+            {"dtype": dtype},
+            Type("tensor", dtype, condition.type.shape),
+        )
+        values = [filled, values[1]]
+    return [condition, *_unify(op, values, facts, keep_bools=True, library=library)]
+
+
+# --- to one dtype ---------------------------------------------------------------------------------
+def _unify(
+    op: Op, nodes: list[Node], facts: Mapping[str, Any], keep_bools: bool, library: Promotion | None
+) -> list[Node]:
+    # Bool and integer tensors are cast to the float dtype of the others.
+    if keep_bools and all(n.type.dtype == "bool" for n in nodes):
+        return nodes
+    if library is not None and (dtype := library.cast_dtype(op)):
+        return in_dtype([library.wrap(node, op) for node in nodes], dtype)
+    tensors = [n for n in nodes if n.type.kind == "tensor"]
+    if all(n.type.dtype == T and n.op is not ops.ARRAY for n in tensors):
+        return nodes  # as most operands are
+    types = [n.type for n in tensors if n.op is not ops.ARRAY]
+    floats = list(dict.fromkeys([type_.dtype for type_ in types if is_float(type_)]))
+    # Several float dtypes: the widest, for which the input's must be known.
+    if len(floats) > 1:
+        if "dtype" not in facts and T in floats:
+            raise NeedsConcrete("dtype")
+        names = [facts["dtype"] if d == T else d for d in floats]
+        order = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
+        widest = max(names, key=order.__getitem__)
+        if {"float16", "bfloat16"} <= set(names) and order[widest] == 0:  # neither holds the other
+            widest = "float32"
+        target = floats[names.index(widest)] if widest in names else widest
+    else:
+        target = floats[0] if floats else T
+    if not floats and op.integer and (integers := _wide_integers(nodes)):
+        target = integers if op.integer is True else op.integer
+    return in_dtype(nodes, target)
+
+
+def are_floats(nodes: list[Node]) -> bool:
+    """Return whether there are tensors, all of the input's dtype, as most are."""
+    has_tensors = False
+    for node in nodes:
+        if node.type.kind == "tensor":
+            has_tensors = True
+            if node.type.dtype != T or node.op is ops.ARRAY:
+                return False
+    return has_tensors
+
+
+def in_dtype(nodes: list[Node], dtype: str) -> list[Node]:
+    """Return tensors' nodes in a dtype; numbers stay weak."""
+    for i, node in enumerate(nodes):
+        if node.type.dtype != dtype and node.type.kind == "tensor":
+            nodes = [*nodes[:i], cast_node(node, dtype), *nodes[i + 1 :]]
+    return nodes
+
+
+def cast_node(node: Node, dtype: str) -> Node:
+    """Return the node cast to a dtype; `T` is the input's. A constant is made in that dtype."""
+    if node.op is ops.ARRAY and dtype != BOOL:
+        return array_node(node.operands[0], node.attr("value"), dtype)
+    return make_node(ops.CAST, (node,), {"dtype": dtype}, Type("tensor", dtype, node.type.shape))
+
+
+# --- integers -------------------------------------------------------------------------------------
+def _is_integer_array(node: Node) -> bool:
+    return node.op is ops.ARRAY and "int" in node.attr("value").dtype
+
+
+def _wide_integers(nodes: list[Node]) -> str | None:
+    kind = _integer_dtype(nodes)
+    return INT32 if kind in SMALL else kind
+
+
+def _integer_dtype(nodes: list[Node]) -> str | None:
+    # The integer dtype of tensors among integers and bools; None if there are others.
+    kinds = {n.attr("value").dtype if n.op is ops.ARRAY else n.type.dtype for n in nodes}
+    if any("float" in kind for kind in kinds):
+        return None
+    tensors = {n.type.dtype for n in nodes if n.type.dtype in WHOLE}
+    if not tensors or not tensors.issubset(SMALL):
+        return promote(tensors)
+    # Constants are weak, but an overflow with them only matters in small dtypes.
+    arrays = {n.attr("value").dtype for n in nodes if n.op is ops.ARRAY and n.type.dtype == T}
+    return promote([*tensors, *(str(HOLDING.get(kind, kind)) for kind in arrays - {BOOL})])
+
+
+# Ops whose low bits depend only on the low bits of the operands: they may overflow.
+MODULAR = (
+    ops.ADD,
+    ops.SUB,
+    ops.MUL,
+    ops.NEG,
+    ops.WHERE,
+    ops.BITWISE_AND,
+    ops.BITWISE_OR,
+    ops.BITWISE_XOR,
+    ops.BITWISE_INVERT,
+    ops.BITWISE_LEFT_SHIFT,
+    ops.BITWISE_RIGHT_SHIFT,
+)
+
+
+def small_result(op: Op, nodes: list[Node]) -> str | None:
+    """Return the small integer dtype of operands, computed in int32; None: there is none."""
+    if not (op.integer or op.coerce == "int"):
+        if op is ops.POW and _integer_dtype(nodes) in SMALL:
+            raise TypeError(
+                f"it computes in floats, not {_integer_dtype(nodes)}: cast to int32 first"
+            )
+        return None
+    dtype = _integer_dtype(nodes)
+    if dtype not in SMALL:
+        return None
+    check_numbers(op, nodes, dtype)
+    return dtype
+
+
+def check_numbers(op: Op, nodes: list[Node], small: str) -> None:
+    for node in nodes if op not in MODULAR else ():
+        if node.type.kind == "scalar" and node.type.dtype == "int":
+            number = node.attr("value") if node.op is ops.CONST else None
+            if number is None or not _fits(number, small):
+                words = "a length" if number is None else number
+                raise TypeError(f"{words} beside {small}: cast to int32 first")
+
+
+def _fits(number: int, dtype: str) -> bool:
+    bits = int(dtype.removeprefix("u").removeprefix("int"))
+    low = 0 if dtype.startswith("u") else -(2 ** (bits - 1))
+    return low <= number < low + 2**bits
+
+
+# --- float ops on integers, and arithmetic on bools -----------------------------------------------
+def itself(apply: Apply, x: Tensor) -> Tensor:
+    return x
+
+
+def larger(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
+    return apply(ops.MAXIMUM, a, b)
+
+
+def smaller(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
+    return apply(ops.MINIMUM, a, b)
+
+
+def remainder_of_first(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
+    # The sign of the dividend; not by absolute values, since the least integer has none.
+    r = apply(ops.REMAINDER, a, b)
+    differs = apply(ops.NE, apply(ops.LT, r, 0), apply(ops.LT, a, 0))
+    return apply(ops.WHERE, apply(ops.AND, apply(ops.NE, r, 0), differs), r - b, r)
+
+
+ON_INTEGERS: Mapping[Op, Callable[..., Any]] = {
+    **dict.fromkeys((ops.FLOOR, ops.CEIL, ops.ROUND, ops.TRUNC), itself),
+    ops.FMAX: larger,
+    ops.FMIN: smaller,
+    ops.FMOD: remainder_of_first,
+}
+
+
+def on_bools(op: Op, operands: Sequence[Node]) -> tuple[Op, bool]:
+    """Return the op to record for these operands, and whether its result becomes bools.
+
+    If all are bools, arithmetic stays among them, or is an error. With a number, and in sums, bools
+    are 0 and 1.
+    """
+    if {node.type.dtype for node in operands} != {BOOL}:
+        return op, False
+    if all(node.type.kind == "scalar" for node in operands):
+        return op, False
+    if isinstance(op.on_bools, Refused):
+        raise TypeError(f"its operands are bools. {op.on_bools.advice}")
+    return (op.on_bools if isinstance(op.on_bools, Op) else op), op.on_bools == "numbers"
+
+
+def chosen_floats(trace: Trace, nodes: list[Node], operands: Sequence[Any]) -> list[Node] | None:
+    """Return the operands of a choice among floats of one dtype by a mask; None for others."""
+    floats = nodes[0].type.dtype == BOOL and trace.types.floats_of(operands[1:])
+    return [nodes[0], *in_dtype(nodes[1:], floats)] if floats else None
+
+
+def in_integers(trace: Trace, library: Promotion, node: Node) -> Any:
+    """Return an operand in the integers in which a library computes; a number unchanged."""
+    if node.op is ops.CONST:
+        return +node.attr("value")  # True is 1
+    dtype = library.integer_dtype()
+    needs_cast = node.type.kind == "tensor" and node.type.dtype != dtype
+    return trace.value(cast_node(node, dtype) if needs_cast else node)
+
+
+# --- a library's promotion ------------------------------------------------------------------------
+def is_exact(trace: Trace) -> bool:
+    """Return whether the dtypes recorded now are the library's own."""
+    return trace.types is not None and trace.types.is_active()
+
+
+class Promotion:
+    """The promotion of one op's operands in a library, as `library_types.py` knows it.
+
+    Attributes:
+        floats: the dtype of all operands, if they are floats of one; else "", and then `marks` are
+            what the library needs to know about each.
+    """
+
+    __slots__ = ("floats", "marks", "types")
+
+    def __init__(self, types: Any, operands: Sequence[Any], floats: str) -> None:
+        self.types = types
+        self.floats = floats
+        self.marks: Sequence[Mark] = () if self.floats else list(map(types.mark, operands))
+
+    def small_result(self, op: Op, nodes: list[Node]) -> str | None:
+        """Return the small integer dtype of the result, computed in int32; None if it has none."""
+        dtype = self.target_dtype(op) if op.integer or op.coerce == "int" else None
+        if dtype is None or dtype not in SMALL:
+            return None
+        check_numbers(op, nodes, dtype)
+        return dtype
+
+    def wrap(self, node: Node, op: Op) -> Node:
+        """Return an operand wrapped to the small dtype in which the library computes, if any."""
+        dtype = self.target_dtype(op)
+        needs_cast = node.type.kind == "tensor" and node.type.dtype not in (BOOL, dtype)
+        return cast_node(node, dtype) if dtype in SMALL and needs_cast else node
+
+    def cast_dtype(self, op: Op) -> str | None:
+        """Return the dtype that tensors are cast to; None if it is not known."""
+        dtype = self.target_dtype(op)
+        if dtype and dtype not in (T, *DTYPES):
+            raise TypeError(f"it computes in {dtype}: cast to int64 first")
+        return INT32 if dtype in SMALL else dtype
+
+    def integer_dtype(self) -> str:
+        """Return the integer dtype in which the library computes, "" if it computes in others."""
+        if self.floats:
+            return ""
+        expected = self.types.expected
+        common = self.types.common(self.marks)
+        if common == BOOL and expected in WHOLE:
+            return str(expected)
+        return common if common in WHOLE else ""
+
+    def computes_in_integers(self) -> bool:
+        return bool(self.integer_dtype()) and self.types.expected not in (T, *FLOATS)
+
+    def target_dtype(self, op: Op) -> str | None:
+        """Return the dtype in which the library computes; None if it is not known."""
+        marks = self.marks[1:] if op.coerce == "where" else self.marks
+        if self.floats:
+            dtype = self.floats
+        elif any(mark.is_tensor for mark in marks):
+            dtype = self.types.common(marks)
+            if dtype and dtype not in (T, *FLOATS):
+                dtype = self._dtype_of_integers(op, marks, dtype)
+        else:
+            # The dtype of a comparison of numbers tells nothing about the operands.
+            is_known = self.types.expected != BOOL or all(mark.dtype == BOOL for mark in marks)
+            dtype = self.types.expected if is_known else ""
+        return dtype or None
+
+    def _dtype_of_integers(self, op: Op, marks: Sequence[Mark], common: str) -> str:
+        """Return the dtype of an op on integers or bools, whose common dtype this is."""
+        if op.coerce == "where":
+            return common
+        if op.coerce == "int" or op.integer is True:
+            whole = self.types.expected if self.types.expected in WHOLE else INT32
+            return whole if common == BOOL else common
+        # Some ops are computed wide, whatever dtype the result has; others in floats.
+        return str(op.integer) if op.integer else self.types.float_of(marks)
+
+
+# --- constants ------------------------------------------------------------------------------------
+# Constant arrays (`torch.tensor([...])`, closure values) are copied when the rule is captured: one
+# that changes later does not change the rule. Their floats and integers are weak, as numbers are;
+# bools stay bools.
+def lift_array(trace: Trace, operand: Any) -> Node:
+    """Return the node of a constant array or tensor; without axes, of its number.
+
+    Raises:
+        TraceError: it is no array of numbers, it is too large, or it waits for a gradient.
+    """
+    array = _read(trace, operand)
+    words = f"a constant {type(operand).__name__} of shape {array.shape}"
+    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+        raise trace.error(
+            f"uses {words} and dtype {array.dtype}: rules compute in bool and float dtypes"
+        )
+    if array.size > MOST_ELEMENTS:
+        raise trace.error(
+            f"uses {words}, {array.size} elements, which is not captured: at most {MOST_ELEMENTS} "
+            f"become part of a rule{trace.words.advise()}"
+        )
+    if array.ndim == 0:
+        return constant(array.item())
+    dtype = BOOL if array.dtype.kind == "b" else T
+    node = array_node(trace.like(), freeze(array), dtype)
+    # Whether a reshape of it is a view is decided by `capture/values/memory.py`.
+    if not array.flags.c_contiguous:
+        trace.memory.scattered.add(node)
+    return node
+
+
+def array_node(like: Node, value: ArrayValue, dtype: str) -> Node:
+    attrs = {"dtype": dtype, "value": value}
+    return make_node(ops.ARRAY, (like,), attrs, Type("tensor", dtype, UNKNOWN))
+
+
+def _read(trace: Trace, operand: Any) -> np.ndarray[Any, Any]:
+    kind = type(operand).__name__
+    if isinstance(operand, complex):
+        raise trace.error(
+            "uses a complex number: rules compute in float dtypes. Apply the rule to the real and "
+            "the imaginary part"
+        )
+    if isinstance(operand, list | tuple):
+        array = np.asarray(operand, dtype=None if _numbers_only(operand) else object)
+        if array.dtype != object:
+            return array
+        raise trace.error(f"uses a {kind} that is no array of numbers, which is not captured")
+    if getattr(operand, "requires_grad", False) is True or getattr(operand, "trainable", False):
+        raise trace.error(
+            f"uses a {kind} that waits for a gradient, which a rule does not give. Pass a number "
+            f"as {trace.words.param}, or take the tensor's values: .detach()"
+        )
+    try:
+        backend = backend_of(operand)
+    except BackendNotFound:
+        raise trace.error(
+            f"uses a {kind}, which is not captured: "
+            f"{trace.words.ways('write it as a Python number or an array')}"
+        ) from None
+    if backend.name != "numpy":
+        trace.memory.lifted.append(operand)
+    # Without asking `is_traced`: a compiler may be tracing while a rule makes a plain constant.
+    try:
+        return np.asarray(backend.tensors.to_numpy(operand))
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        raise trace.error(
+            f"uses a {kind} whose values are known at run time only. Pass it as {trace.words.param}"
+        ) from error
+
+
+def _numbers_only(items: Any) -> bool:
+    return all(
+        _numbers_only(item)
+        if isinstance(item, list | tuple)
+        else isinstance(item, bool | int | float | np.generic)
+        for item in items
+    )

@@ -1,0 +1,248 @@
+"""Reverse mode over a graph, from the VJP of each op: `pullback`, `pullbacks`, `accumulate_all`;
+and forward mode, `tangent_map`, from the graph of a backward.
+
+It gives the true derivative of a forward without a rule, and the oracle of the tests. The result is
+a graph like any other: it can be lowered, shown and differentiated again.
+
+The nodes are walked from the outputs to the inputs. Each turns its cotangent into one share for
+each operand, and the shares of a value add up to its cotangent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....errors import UnsupportedOp
+from ... import ops
+from ...ir.graph import Graph, Node, dependents, make_node, walk
+from ...ir.types import FLOAT8, UNKNOWN, is_float
+from ...ops.properties import CONSTANT, LINEAR, ZERO, spread
+from ...passes.facts import read_shapes_alone
+from ...passes.residuals import by_value
+from ...passes.simplify import simplify, substitute
+from ...support.provided import provided
+from ...support.threads import SERIALS
+from ..coercion import cast_node
+from ..trace import Trace, Value
+from ..xp import all as xp
+from .custom_calls import GradientCalls
+
+
+def pullback(forward: Graph, wrt: str = "tin") -> Graph:
+    """Return the graph `(grad_out, *inputs) -> grad` of the cotangent of input `wrt`."""
+    return pullbacks(forward, (wrt,), ("grad_out",))
+
+
+def pullbacks(forward: Graph, wrt: Sequence[str], cotangents: Sequence[str | None]) -> Graph:
+    """Return the graph `(*cotangents, *inputs) -> *gradients` of the true derivative.
+
+    Args:
+        wrt: the names of float inputs.
+        cotangents: a name for each output's cotangent; None for an output without one.
+    """
+    trace = Trace(f"d({forward.name})")
+    upstream = {
+        name: trace.input(name, output.type)
+        for name, output in zip(cotangents, forward.outputs, strict=True)
+        if name is not None
+    }
+    targets = []
+    for name in wrt:
+        target = forward.input(name)
+        if target is None:
+            raise ValueError(f"graph {forward.name!r} has no input {name!r}")
+        targets.append(target)
+    pairs = zip(cotangents, forward.outputs, strict=True)
+    seeds = [(output, upstream[name]) for name, output in pairs if name is not None]
+    gradients = accumulate_all(trace, seeds, targets)
+    results = [
+        xp.zeros_like(trace.value(target)) if gradient is None else gradient
+        for target, gradient in zip(targets, gradients, strict=True)
+    ]
+    inputs = (*(value.node for value in upstream.values()), *forward.inputs)
+    return Graph(trace.name, inputs, tuple(result.node for result in results), forward.locations)
+
+
+def accumulate_all(
+    trace: Trace, seeds: Sequence[tuple[Node, Value]], targets: Sequence[Node]
+) -> list[Value | None]:
+    """Return the cotangent of each target, or None if no output depends on it.
+
+    Args:
+        seeds: outputs with their cotangents.
+    """
+    order = walk(output for output, _ in seeds)
+    known: dict[Node, Any] = {}  # cotangents by value: the sums of the shares so far
+
+    def add(value: Node, share: Any) -> None:
+        total = known.get(value)
+        known[value] = share if total is None else total + share
+
+    for output, cotangent in seeds:
+        add(output, cotangent)
+    # Dependence by shape alone carries no derivative.
+    passing = [node for node in order if node.op is not ops.STOP_GRADIENT]
+    active = dependents(passing, targets, by_value=True)
+    calls = GradientCalls(trace, order)
+    has_scans = any(node.op.loop == "rows" for node in order)
+    scans = find_scans(trace, order, accumulate_all) if has_scans else None
+    for node in reversed(order):
+        if node not in active or node.op is ops.INPUT:
+            continue
+        shares: Sequence[Value | None]
+        if node.op is ops.CALL:
+            shares = calls.pull(node, known, active)
+        elif scans is not None and node.op.loop == "rows":
+            shares = scans.pull(node, known, active)
+        elif node in known:
+            shares = _pull_op(trace, node, known[node])
+        else:
+            continue
+        for operand, share in zip(node.operands, shares, strict=True):
+            if share is None or operand not in active or not is_float(operand.type):
+                continue
+            if operand.type.dtype in FLOAT8:
+                raise trace.error(
+                    f"takes a derivative through {operand.type.dtype}, in which cotangents would "
+                    "be rounded. Stop the gradient there, or give one of your own"
+                )
+            add(operand, _match(trace, share, operand))
+    return [known.get(target) for target in targets]
+
+
+@provided
+def find_scans(trace: Trace, order: Sequence[Node], accumulate: Any) -> Any:
+    """Return what pulls the scans among nodes, each at the last of its results: the core has none.
+
+    Args:
+        accumulate: `accumulate_all`, for the turns.
+    """
+    return None
+
+
+def _pull_op(trace: Trace, node: Node, cotangent: Any) -> Sequence[Value | None]:
+    if node.op.vjp is not None:
+        operands = [trace.value(operand) for operand in node.operands]
+        return node.op.vjp(xp, cotangent, trace.value(node), *operands, **dict(node.attrs))
+    if node.op.made_of is not None:
+        return _pull_parts(trace, node, cotangent)
+    raise UnsupportedOp(f"{node.op.name} has no derivative")
+
+
+def _pull_parts(trace: Trace, node: Node, cotangent: Any) -> list[Value | None]:
+    # The VJP of an op made of others. It is pulled to copies of the operands, since one operand may
+    # be made of another; no input of a graph has a name with a space.
+    copies = [
+        make_node(ops.INPUT, (), {"name": f"operand {next(SERIALS)}"}, operand.type)
+        for operand in node.operands
+    ]
+    assert node.op.made_of is not None
+    composed = node.op.made_of(xp, *map(trace.value, copies), **dict(node.attrs))
+    shares = accumulate_all(trace, [(composed.node, cotangent)], copies)
+    replacements = dict(zip(copies, node.operands, strict=True))
+    graphs = [None if share is None else Graph("", (), (share.node,)) for share in shares]
+    return [
+        None if graph is None else trace.value(substitute(graph, replacements).outputs[0])
+        for graph in graphs
+    ]
+
+
+def _match(trace: Trace, share: Any, operand: Node) -> Any:
+    # Undo the broadcasting of an operand.
+    if not isinstance(share, Value) or share.node.type.kind == "scalar":
+        return xp.full_like(trace.value(operand), share)
+    same_shape = share.node.type.shape == operand.type.shape != UNKNOWN
+    if same_shape or operand.type.kind == "scalar":
+        return share
+    type_ = ops.SUM_TO.result(share.node.type, operand.type)
+    return trace.value(make_node(ops.SUM_TO, (share.node, operand), {}, type_))
+
+
+# --- forward mode: a backward that is linear, transposed into a map of tangents -------------------
+# The VJP of a linear map is its transpose. So the graph `cotangents -> gradients`, differentiated
+# with respect to the cotangents, is `tangents of the inputs -> tangents of the outputs`. A backward
+# that is not linear, such as one that clips, has no forward mode.
+def tangent_map(
+    backward: Graph,
+    cotangents: Sequence[str],
+    tangents: Sequence[Node],
+    outputs: Sequence[Node],
+    noun: str,
+) -> Graph:
+    """Return the graph `*tangents, *inputs without cotangents -> tangents of the outputs`.
+
+    Args:
+        cotangents: the names of the backward's.
+        tangents: an input for each gradient of the backward.
+        outputs: nodes with the shapes of the cotangents; a rule's has the tangent's.
+        noun: names the backward in messages.
+    """
+    words = cotangents[0] if len(cotangents) == 1 else "its cotangents"
+    if not is_linear(backward, cotangents):
+        raise UnsupportedOp(
+            f"{noun} {backward.name!r} is not linear in {words}, so it has no forward mode; "
+            "take its gradient by reverse mode"
+        )
+    heads = [backward.input(name) for name in cotangents]  # None: the backward lacks the input
+    pairs = zip(heads, outputs, strict=True)
+    known_heads = {head: output for head, output in pairs if head is not None}
+    trace = Trace(f"tangent of {backward.name}")
+    results = _transpose(trace, backward, heads, tangents, outputs)
+    others = [node for node in backward.inputs if node not in known_heads]
+    inputs = dict.fromkeys((*tangents, *others, *outputs))
+    graph = Graph(trace.name, tuple(inputs), results, backward.locations)
+    graph = simplify(read_shapes_alone(graph))
+    if not by_value(graph.outputs).isdisjoint(known_heads):
+        raise UnsupportedOp(f"{noun} {backward.name!r}: the transpose of it reads {words}")
+    # What it still reads of the cotangents is their shapes, which are those of the outputs.
+    return simplify(substitute(graph, known_heads))
+
+
+def _transpose(
+    trace: Trace,
+    backward: Graph,
+    heads: Sequence[Node | None],
+    tangents: Sequence[Node],
+    outputs: Sequence[Node],
+) -> tuple[Node, ...]:
+    # For each output the derivative of the backward with respect to its cotangent.
+    seeds = [
+        (gradient, _in_dtype_of(trace.value(tangent), gradient))
+        for gradient, tangent in zip(backward.outputs, tangents, strict=True)
+    ]
+    targets = [head for head in heads if head is not None]
+    gradients = dict(zip(targets, accumulate_all(trace, seeds, targets), strict=True))
+    results = []
+    for head, output in zip(heads, outputs, strict=True):
+        share = None if head is None else gradients[head]
+        zeros = xp.zeros_like(trace.value(output))
+        results.append((zeros if share is None else _in_dtype_of(share, output)).node)
+    return tuple(results)
+
+
+def _in_dtype_of(value: Value, node: Node) -> Value:
+    # The transpose of a cast that a framework makes on the way.
+    dtype = node.type.dtype
+    has_dtype = value.node.type.dtype == dtype or node.type.kind == "scalar"
+    return value if has_dtype else value.trace.value(cast_node(value.node, dtype))
+
+
+def is_linear(backward: Graph, cotangents: Sequence[str] = ("grad_out",)) -> bool:
+    """Return whether a backward graph is linear in its cotangents together (zero included)."""
+    return find_nonlinear(backward, cotangents) is None
+
+
+def find_nonlinear(backward: Graph, cotangents: Sequence[str]) -> Node | None:
+    """Return the node by which a graph is not linear in these inputs together; None if it is."""
+    degrees_of_inputs = {
+        node: LINEAR if node.attr("name") in cotangents else CONSTANT
+        for node in backward.nodes
+        if node.op is ops.INPUT
+    }
+    degrees = spread(backward, degrees_of_inputs)
+    for output in backward.outputs:
+        if degrees[output] not in (LINEAR, ZERO):
+            nonlinear = (node for node in backward.nodes if degrees[node] is None)
+            return output if degrees[output] is not None else next(nonlinear)
+    return None

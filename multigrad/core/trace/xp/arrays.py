@@ -1,0 +1,366 @@
+"""Functions of `xg.xp` that are more than one op: whole arrays, along an axis, elements, bits of
+integers, random draws; see `all.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from ....errors import RuleError
+from ... import ops
+from ...backend.discovery import backend_of
+from ...backend.values import key_for, key_pair
+from ...ir.types import BOOL, WHOLE, T
+from ...passes.simplify import constant
+from ...random import REPLAYED, key_from_int
+from ..axes import Axis, axes_of, known_shape
+from ..coercion import is_exact
+from ..trace import Value, apply, are_bools, cast, copy_of, dtype_name, lift, native_dtype, pow
+from .ops import digamma, equal, isnan, maximum, mean, minimum, var, where
+
+Tensor = Any
+
+__all__ = [
+    "astype", "bernoulli_like", "bitwise_and", "bitwise_invert", "bitwise_or", "bitwise_xor",
+    "broadcast_to", "cast", "cast_like", "clip", "dim", "exponential_like", "full_like",
+    "gumbel_like", "nan_to_num", "norm", "ones_like", "polygamma", "positive", "pow", "quantile",
+    "rademacher_like", "rand_like", "randn_like", "size", "standardize", "zeros_like",
+]  # fmt: skip
+
+
+def standardize(x: Tensor, axis: Axis = -1, epsilon: float = 1e-5) -> Tensor:
+    """x shifted to mean 0 and scaled to variance 1; `epsilon` is added to the variance.
+
+    Examples:
+        >>> np.round(xp.standardize(np.array([1.0, 2.0, 3.0])), 3)
+        array([-1.225,  0.   ,  1.225])
+    """
+    centered = x - mean(x, axis, keepdims=True)
+    # By the op: NumPy's sum of a bfloat16 and a number is a float32.
+    spread = apply(ops.ADD, var(x, axis, keepdims=True), epsilon)
+    return centered * apply(ops.RSQRT, spread)
+
+
+def broadcast_to(x: Tensor, like: Any) -> Tensor:
+    """x repeated to the shape of `like`: a tensor, or a tuple of ints.
+
+    Examples:
+        >>> xp.broadcast_to(np.array([1.0, 2.0]), (2, 2))
+        array([[1., 2.],
+               [1., 2.]])
+    """
+    # A symbolic number is no tensor that an op could repeat: it fills one of that shape.
+    if isinstance(x, Value) and x.node.type.kind == "scalar":
+        if isinstance(like, tuple | list):
+            if not like:
+                return x
+            like = broadcast_to(x.trace.value(lift(x.trace, np.zeros(1))), like)
+        return apply(ops.FULL_LIKE, like, x, dtype=T)
+    if isinstance(like, tuple | list):
+        return apply(ops.BROADCAST_TO_SHAPE, x, shape=tuple(map(index, like)))
+    return apply(ops.BROADCAST_TO, x, like)
+
+
+def dim(x: Tensor, axis: int) -> Any:
+    """The length of one axis, known at run time.
+
+    Examples:
+        >>> int(xp.dim(np.zeros((2, 3)), 1))
+        3
+    """
+    shape = known_shape(x)
+    return apply(ops.DIM, x, axis=axis) if shape is None else x.trace.value(constant(shape[axis]))
+
+
+def size(x: Tensor) -> Any:
+    """The number of elements, known at run time.
+
+    Examples:
+        >>> int(xp.size(np.zeros((2, 3))))
+        6
+    """
+    shape = known_shape(x)
+    return apply(ops.SIZE, x) if shape is None else x.trace.value(constant(math.prod(shape)))
+
+
+# --- along an axis -----------------------------------------------------------------------------
+def quantile(x: Tensor, q: float, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The q-quantile, 0 <= q <= 1, linear between neighbors.
+
+    Examples:
+        >>> float(xp.quantile(np.array([1.0, 2.0, 4.0]), 0.75))
+        3.0
+    """
+    if not (isinstance(q, int | float) and 0 <= q <= 1):
+        raise TypeError(f"quantile takes a number from 0 to 1, not {q!r}")
+    return apply(ops.QUANTILE, x, axis=axes_of(x, axis), keepdims=bool(keepdims), q=float(q))
+
+
+def norm(x: Tensor, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
+    """The norm of order `ord`: 1, 2, inf or any above 0, by default over all axes; of vectors.
+
+    Examples:
+        >>> float(xp.norm(np.array([3.0, 4.0])))
+        5.0
+        >>> xp.norm(np.array([[3.0, -4.0], [1.0, 0.0]]), axis=1, ord=1)
+        array([7., 1.])
+    """
+    if not (isinstance(ord, int | float) and ord > 0):
+        raise TypeError(f"norm has an order above 0, as 1, 2 or inf, not {ord!r}")
+    order = int(ord) if ord in (1, 2) else float(ord)
+    return apply(ops.NORM, x, axis=axes_of(x, axis), keepdims=bool(keepdims), ord=order)
+
+
+# --- on elements ---------------------------------------------------------------------------------
+
+
+def positive(x: Tensor) -> Tensor:
+    """x as it is.
+
+    Examples:
+        >>> xp.positive(np.array([-1.0, 2.0]))
+        array([-1.,  2.])
+    """
+    return copy_of(x)
+
+
+def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
+    """x limited to [min, max]; None leaves a side open; NaN propagates; max where min > max.
+
+    Examples:
+        >>> xp.clip(np.array([-1.0, 0.5, 3.0]), 0.0, 1.0)
+        array([0. , 0.5, 1. ])
+        >>> xp.clip(np.array([-1.0, 0.5, 3.0]), max=1.0)
+        array([-1. ,  0.5,  1. ])
+    """
+    if min is None:
+        return copy_of(x) if max is None else minimum(x, max)
+    return maximum(x, min) if max is None else apply(ops.CLIP, x, min, max)
+
+
+def astype(x: Tensor, dtype: Any) -> Tensor:
+    """x in another dtype.
+
+    Examples:
+        >>> xp.astype(np.array([1.7, -1.7]), "int32")
+        array([ 1, -1], dtype=int32)
+    """
+    return cast(x, dtype)
+
+
+def cast_like(x: Tensor, like: Tensor) -> Tensor:
+    """x in the dtype of `like`.
+
+    Examples:
+        >>> xp.cast_like(np.array([1.0]), np.zeros(2, np.float32)).dtype
+        dtype('float32')
+    """
+    return cast(x, like.node.type.dtype if isinstance(like, Value) else like.dtype)
+
+
+def full_like(x: Tensor, value: Tensor, dtype: Any = None) -> Tensor:
+    """A tensor of x's shape filled with a number.
+
+    dtype may be bool; others count only for tensors, and in captures whose types are known.
+
+    Examples:
+        >>> xp.full_like(np.zeros(2), 7.0)
+        array([7., 7.])
+    """
+    if not isinstance(x, Value):
+        native = None if dtype is None else native_dtype(x, dtype)
+        return apply(ops.FULL_LIKE, x, value, dtype=native)
+    if dtype is None:
+        name = x.node.type.dtype if x.node.type.kind == "tensor" else T
+    elif is_exact(x.trace):
+        name = x.trace.types.normal(dtype_name(dtype))
+    else:
+        # A rule has two dtypes, bool and its input's; only a capture with known types has others.
+        name = BOOL if dtype is bool or "bool" in str(dtype) else T
+    if name in (BOOL, *WHOLE) and not isinstance(value, Value):
+        value = bool(value) if name == BOOL else int(value)
+    return apply(ops.FULL_LIKE, x, value, dtype=name)
+
+
+def zeros_like(x: Tensor, dtype: Any = None) -> Tensor:
+    """A tensor of zeros, of the shape of x.
+
+    Examples:
+        >>> xp.zeros_like(np.ones(2))
+        array([0., 0.])
+    """
+    return full_like(x, 0.0, dtype)
+
+
+def ones_like(x: Tensor, dtype: Any = None) -> Tensor:
+    """A tensor of ones, of the shape of x.
+
+    Examples:
+        >>> xp.ones_like(np.zeros(2))
+        array([1., 1.])
+    """
+    return full_like(x, 1.0, dtype)
+
+
+def polygamma(n: int, x: Tensor) -> Tensor:
+    """The n-th derivative of digamma; for n above zero NaN where x is negative.
+
+    Examples:
+        >>> np.round(xp.polygamma(1, np.array([1.0, 2.0])), 4)
+        array([1.6449, 0.6449])
+    """
+    return apply(ops.POLYGAMMA, x, n=int(n)) if n else digamma(x)
+
+
+def nan_to_num(
+    x: Tensor, nan: Tensor = 0.0, posinf: Tensor | None = None, neginf: Tensor | None = None
+) -> Tensor:
+    """x with NaN and infinities replaced; None: by the largest number of the dtype.
+
+    Examples:
+        >>> xp.nan_to_num(np.array([np.nan, np.inf, 1.0]), posinf=9.0)
+        array([0., 9., 1.])
+    """
+    if not any(isinstance(value, Value) for value in (nan, posinf, neginf)):
+        replacements = {"nan": nan, "posinf": posinf, "neginf": neginf}
+        numbers = {name: None if v is None else float(v) for name, v in replacements.items()}
+        return apply(ops.NAN_TO_NUM, x, **numbers)
+    # A symbolic replacement cannot be an attribute of the op.
+    finite = apply(ops.NAN_TO_NUM, x, nan=0.0, posinf=None, neginf=None)
+    upper = finite if posinf is None else where(equal(x, math.inf), posinf, finite)
+    lower = upper if neginf is None else where(equal(x, -math.inf), neginf, upper)
+    return where(isnan(x), nan, lower)
+
+
+# --- integers ------------------------------------------------------------------------------------
+def bitwise_and(a: Tensor, b: Tensor) -> Tensor:
+    """The bits set in both; of bools, both.
+
+    Examples:
+        >>> xp.bitwise_and(np.array([6, 5]), np.array([3, 3]))
+        array([2, 1])
+    """
+    return apply(ops.AND if are_bools(a, b) else ops.BITWISE_AND, a, b)
+
+
+def bitwise_or(a: Tensor, b: Tensor) -> Tensor:
+    """The bits set in at least one; of bools, at least one.
+
+    Examples:
+        >>> xp.bitwise_or(np.array([6, 5]), np.array([3, 3]))
+        array([7, 7])
+    """
+    return apply(ops.OR if are_bools(a, b) else ops.BITWISE_OR, a, b)
+
+
+def bitwise_xor(a: Tensor, b: Tensor) -> Tensor:
+    """The bits set in exactly one; of bools, exactly one.
+
+    Examples:
+        >>> xp.bitwise_xor(np.array([6, 5]), np.array([3, 3]))
+        array([5, 6])
+    """
+    return apply(ops.XOR if are_bools(a, b) else ops.BITWISE_XOR, a, b)
+
+
+def bitwise_invert(x: Tensor) -> Tensor:
+    """The bits not set; of a bool, its negation.
+
+    Examples:
+        >>> xp.bitwise_invert(np.array([0, 5]))
+        array([-1, -6])
+    """
+    return apply(ops.NOT if are_bools(x) else ops.BITWISE_INVERT, x)
+
+
+# --- random draws, and the key that each takes ----------------------------------------------------
+def rand_like(x: Tensor, key: Any = None) -> Tensor:
+    """Uniform on [0, 1), of x's shape and dtype; in a rule each draw takes the next key.
+
+    Examples:
+        >>> @xg.register("dropped")
+        ... def dropped(ctx, grad_out, tin, p=0.5):
+        ...     return xp.where(xp.rand_like(grad_out) < p, 0.0, grad_out)
+        >>> drawn = dropped(None, np.ones(100), None, key=7)
+        >>> bool((dropped(None, np.ones(100), None, key=7) == drawn).all())
+        True
+    """
+    return apply(ops.UNIFORM_LIKE, _draw_key("rand_like", x, key), x)
+
+
+def randn_like(x: Tensor, key: Any = None) -> Tensor:
+    """Standard normal, of x's shape and dtype; in a rule each draw takes the next key.
+
+    Examples:
+        >>> xp.randn_like(np.zeros(3), key=np.array([0, 7], np.uint32)).shape
+        (3,)
+    """
+    return apply(ops.NORMAL_LIKE, _draw_key("randn_like", x, key), x)
+
+
+def bernoulli_like(x: Tensor, p: Any = 0.5, key: Any = None) -> Tensor:
+    """1 with probability p (a number or a tensor), else 0, of x's shape and dtype.
+
+    Examples:
+        >>> xp.bernoulli_like(np.zeros(2), np.array([0.0, 1.0]), key=np.array([0, 7], np.uint32))
+        array([0., 1.])
+    """
+    return apply(ops.BERNOULLI_LIKE, _draw_key("bernoulli_like", x, key), x, p)
+
+
+def rademacher_like(x: Tensor, key: Any = None) -> Tensor:
+    """1 or -1, equally likely, of x's shape and dtype.
+
+    Examples:
+        >>> xp.abs(xp.rademacher_like(np.zeros(3), key=np.array([0, 7], np.uint32)))
+        array([1., 1., 1.])
+    """
+    return apply(ops.RADEMACHER_LIKE, _draw_key("rademacher_like", x, key), x)
+
+
+def exponential_like(x: Tensor, key: Any = None) -> Tensor:
+    """Exponential with mean 1, of x's shape and dtype.
+
+    Examples:
+        >>> bool((xp.exponential_like(np.zeros(3), key=np.array([0, 7], np.uint32)) >= 0).all())
+        True
+    """
+    return apply(ops.EXPONENTIAL_LIKE, _draw_key("exponential_like", x, key), x)
+
+
+def gumbel_like(x: Tensor, key: Any = None) -> Tensor:
+    """Standard Gumbel, of x's shape and dtype.
+
+    Examples:
+        >>> xp.gumbel_like(np.zeros(3), key=np.array([0, 7], np.uint32)).shape
+        (3,)
+    """
+    return apply(ops.GUMBEL_LIKE, _draw_key("gumbel_like", x, key), x)
+
+
+def _draw_key(name: str, x: Tensor, key: Any) -> Any:
+    """Return the key of a draw: in a rule or a Function the next, for a tensor the given key."""
+    if isinstance(key, Value):
+        return key
+    if isinstance(x, Value):
+        if key is None:
+            return x.trace.next_key()
+        raise x.trace.error(
+            f"draws by xp.{name} with a fixed key, so that each call would draw the same. Leave "
+            "key= out and give the key to the call: xg.use(rule, key=...), function.keyed(...)"
+        )
+    if key is None:
+        keys = REPLAYED.get()
+        if keys is None:
+            raise RuleError(
+                f"xp.{name} of a tensor needs a key: give key=..., an int, a jax key or two "
+                "uint32. In a rule and in a Function each draw takes the next key by itself"
+            )
+        return next(keys)
+    if isinstance(key, int) and not isinstance(key, bool):
+        return key_from_int(key)
+    return key_for(backend_of(x), key_pair(key))

@@ -1,0 +1,69 @@
+"""What stands above the core and registers with it: the functions of the core that something above
+provides, under their own names. Nothing is loaded before it is called.
+"""
+
+from __future__ import annotations
+
+from ..core.support.provided import provide
+
+# By the core's module, then by the module that provides them.
+PROVIDERS = {
+    # ops of whole arrays, and functions of xg.xp that no elementwise rule needs
+    "core.ops": {"engine.ops.families": "list_families"},
+    "core.trace.xp.all": {"engine.trace.xp.others": "other_modules"},
+    "core.trace.derived.derivatives": {"engine.trace.derived.scans": "find_scans"},
+    "core.trace.python_protocols": {"engine.trace.assertions": "asserted"},
+    "core.lowering.emit": {"engine.lowering.loops": "write_loop"},
+    "core.lowering.function_graph": {"engine.lowering.loops": "run_scans_of_backward"},
+    "core.xp": {"engine.capture.dialects.array_api": "find"},
+    # code that is not plain: its capture, its proof, what it is read as
+    "core.functions.capture": {"engine.capture.dialect": "check_dialect"},
+    "core.functions.calls.recipe": {"engine.capture.user_code.libraries": "library_of"},
+    "core.functions.captures": {
+        "engine.functions.code_proof": "capture_code prove_code read_otherwise facts_of_indices",
+        "engine.functions.proof.memory": "as_placed",
+        "engine.functions.nested_calls": "inline",
+    },
+    # calls of it: as written, of numbers that it reads, with what it assumes
+    "core.functions.entries": {
+        "engine.functions.native_entries": "leaves_numbers_to_original original_entry native_entry "
+        "entry_under_transforms follow_library",
+        "engine.functions.open_forms": "find_form entries_by_facts",
+        "engine.functions.calls.assumptions": "check_assumptions",
+    },
+    "core.functions.calls.binding": {
+        "engine.functions.calls.library_dtypes": "weakened",
+        "engine.functions.calls.assumptions": "explain_places",
+    },
+    "core.functions.calls.facts": {"engine.capture.values.memory": "is_known_contiguous"},
+    # documents, and models that are being built
+    "core.functions.function": {
+        "engine.functions.saving": "encode_function _rebuild",
+        "engine.functions.placeholders": "call_with_placeholders",
+    },
+    "core.rules.model.rule": {"engine.functions.documents.rules": "encode_rule"},
+    # rules of such code, over shards, under forwards that are functions, and their vjp
+    "core.rules.model.specialization": {
+        "engine.capture.copies.run_or_import": "run_rule",
+        "engine.functions.calls.as_written": "run_as_written",
+        "engine.trace.derived.shards": "over_shards",
+    },
+    "core.rules.model.activation_function": {
+        "engine.rules.model.forward_of_code": "forward_of_code"
+    },
+    "core.rules.model.rule_names": {
+        "estimators": "estimator_hint",
+        "models.attribution.composites": "call_hint",
+    },
+    "core.rules.registry": {"engine.functions.chain": "chain"},
+    "core.rules.vjp": {"engine.rules.vjp_of_code": "as_derived entry_of vjp_as_written"},
+}
+
+provide(
+    {
+        f"multigrad.{home}:{name}": f"multigrad.{provider}:{name}"
+        for home, rows in PROVIDERS.items()
+        for provider, names in rows.items()
+        for name in names.split()
+    }
+)

@@ -1,0 +1,1 @@
+"""Calls across frameworks, and what backends' authors alone use."""

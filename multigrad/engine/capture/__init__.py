@@ -1,0 +1,1 @@
+"""Code of any library, run on symbols: dialects, copies, effects, what code reads."""

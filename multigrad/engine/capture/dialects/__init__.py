@@ -1,0 +1,1 @@
+"""NumPy's and SciPy's dialects."""

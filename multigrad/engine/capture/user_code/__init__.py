@@ -1,0 +1,1 @@
+"""What is read off a function and its objects before it runs."""

@@ -1,0 +1,1 @@
+"""Functions of code: capture, proof, native runs, documents, importers."""

@@ -1,0 +1,1 @@
+"""The calls of code: as written, its effects, its gradients."""

@@ -1,0 +1,188 @@
+"""What a function does besides returning, found in its capture, and done in the capture around it:
+updates in place, attributes, views. `effect_records.py` says what these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ....core import ops
+from ....core.functions.calls.arguments import Leaf
+from ....core.functions.calls.effect_records import Note, Update, check_apart
+from ....core.ir.graph import Graph, Node, walk
+from ....core.passes.memory import ALIAS, COPY, PASSING, in_memory, owner_of_memory, passed
+from ....core.trace.derived.custom_calls import replay, route_gradient
+from ....core.trace.trace import Trace, Value, setting
+from ....core.trace.xp import all as xp
+from ...capture.dialect import registered_dialects
+from ...capture.values.memory import root_of
+from ...capture.values.tracer import V
+
+
+# --- updates of arguments in place ----------------------------------------------------------------
+def find_updates(
+    leaves: Sequence[Leaf],
+    symbols: Sequence[Any],
+    before: Sequence[Node | None],
+    outputs: Sequence[Any],
+    dirty: Sequence[Any],
+) -> tuple[Update, ...]:
+    """Return the arguments that were updated, or are said to be, after a function was recorded.
+
+    Args:
+        symbols, before: of each argument, and the nodes that they had.
+        dirty: which of them it has said to be updated.
+    """
+    updates = []
+    for leaf, symbol, node in zip(leaves, symbols, before, strict=True):
+        is_dirty = any(symbol is each for each in dirty)
+        # An update shows as a new node, or its author has said so (torch's `mark_dirty`).
+        if isinstance(symbol, Value) and (symbol.node is not node or is_dirty):
+            positions = [i for i, each in enumerate(outputs) if each is symbol]
+            output = positions[0] if positions and is_dirty else None
+            update_places, defined = symbol.trace.memory.updates, symbol.trace.source.defined
+            location = None if node is None else update_places.get(node, defined)
+            updates.append(Update(leaf, symbol.node, output, location))
+    return tuple(updates)
+
+
+def hide_updates(
+    updates: Sequence[Update], symbols: Mapping[str, Any], before: Mapping[str, Node]
+) -> None:
+    """Hide from what is recorded next, a backward, the updates that autodiff was not told of."""
+    for update in updates:
+        symbol = symbols[update.leaf.name]
+        if update.output is None and isinstance(symbol, V):
+            assign(symbol, route_gradient(symbol.trace, update.node, to=before[update.leaf.name]))
+
+
+def assign(symbol: V, value: Value) -> None:
+    """Give a symbol a value without noting a line of the user's code."""
+    trace = symbol.trace
+    with setting(trace.memory, updates=dict(trace.memory.updates)):
+        symbol.update(value)
+
+
+def put_updates(
+    trace: Trace,
+    updates: Sequence[Update],
+    graph: Graph,
+    inputs: Mapping[str, Any],
+    holders: Mapping[str, Any],
+    outputs: Sequence[Any],
+) -> None:
+    """Update the arguments in the capture that a function is called in.
+
+    Autodiff that was not told of an update takes the derivative of the argument as it was.
+
+    Args:
+        graph: its forward.
+        inputs, holders: what the graph's inputs are there, and the arguments, by name.
+        outputs: what the call gave.
+    """
+    check_apart(f"{graph.name!r}", updates, [v for v in holders.values() if isinstance(v, Value)])
+    for leaf, node, output, _ in updates:
+        holder = holders[leaf.name]
+        if not isinstance(holder, V):
+            # Else the update would be lost silently.
+            raise trace.error(f"lets {graph.name!r} update a constant in place")
+        if output is not None:
+            value = outputs[output]
+        else:
+            (value,) = replay(trace, Graph(graph.name, graph.inputs, (node,)), inputs)
+            value = route_gradient(trace, value.node, to=holder.node)
+        assign(holder, value)
+
+
+# --- attributes that code sets on tensors (`out._scale = s`) --------------------------------------
+PLAIN = (bool, int, float, str, type(None))
+
+
+def find_notes(trace: Trace, inputs: Mapping[str, Any], outputs: Sequence[Any]) -> tuple[Note, ...]:
+    """Return the attributes that the code has set on its arguments and on its outputs."""
+    holders: dict[str | int, Any] = {**inputs, **dict(enumerate(outputs))}
+    holders = {key: value for key, value in holders.items() if isinstance(value, Value)}
+    notes: list[Note] = []
+    hints = tuple(
+        hint for dialect in registered_dialects().values() for hint in dialect.classes.hints
+    )
+    for holder, owner in holders.items():
+        for name, value in (owner.notes or {}).items():
+            # Every framework decides by itself about the first two.
+            if name in ("grad", "requires_grad") or name.startswith(hints):
+                continue
+            key_of_value = next((key for key, symbol in holders.items() if symbol is value), None)
+            if key_of_value is not None:
+                notes.append(Note(holder, name, key_of_value, "holder"))
+            elif isinstance(value, Value):
+                notes.append(Note(holder, name, value.node, "node"))
+            elif isinstance(value, PLAIN):
+                notes.append(Note(holder, name, value, "plain"))
+            else:
+                place = "its argument" if isinstance(holder, str) else "what it returns"
+                raise trace.error(
+                    f"sets an attribute {name!r} of {place} to a {type(value).__name__}, which no "
+                    "graph has"
+                )
+    return tuple(notes)
+
+
+def put_notes(
+    trace: Trace,
+    notes: Sequence[Note],
+    graph: Graph,
+    values: Mapping[str, Any],
+    holders: Mapping[str | int, Any],
+    is_class: bool,
+) -> None:
+    """Set attributes in the capture that a function is called in.
+
+    Args:
+        graph: its forward.
+        values: what the graph's inputs are there.
+        holders: the arguments by name and the outputs by position, as the caller has them.
+        is_class: whether it ran its forward without gradients, as what it computed then has none.
+    """
+    for note in notes:
+        value, holder = note.value, holders[note.holder]
+        if note.kind == "node":
+            inputs = [node.attr("name") for node in walk((value,)) if node.op is ops.INPUT]
+            if not is_class or not values.keys() >= set(inputs):
+                raise trace.error(
+                    f"calls {graph.name!r}, which sets an attribute {note.name!r} to a tensor that "
+                    "it computed"
+                )
+            (value,) = replay(trace, Graph(graph.name, graph.inputs, (value,)), values)
+            value = xp.stop_gradient(value) if isinstance(value, Value) else value
+        elif note.kind == "holder":
+            value = holders[value]
+        if not isinstance(holder, Value):
+            raise trace.error(f"lets {graph.name!r} set an attribute {note.name!r} of a constant")
+        holder.notes = {**(holder.notes or {}), note.name: value}
+
+
+# --- outputs in the memory of arguments: which are views of one, and which are copies -------------
+def told_apart(graph: Graph, values: Sequence[Value], arguments: Sequence[Any]) -> Graph:
+    """Return a graph whose outputs lie in the memory that the code gave these values.
+
+    Equal values are one node, and an output that equals an argument is that argument.
+    """
+    if not values:  # a true derivative is no code's
+        return graph
+    nodes: list[Node] = []
+    for value, node in zip(values, graph.outputs, strict=True):
+        root, is_sure = root_of(value)
+        source = owner_of_memory(node)
+        others = [values[i] for i, each in enumerate(nodes) if owner_of_memory(each) is source]
+        is_layout = root.how.startswith("contiguous")  # of a tensor that nobody holds
+        is_own = not is_layout and not any(root is each for each in arguments)
+        if is_own and source.op is ops.INPUT:  # a copy, as `x * 1`, is in no argument's memory
+            node = node if root.node.op.name in PASSING else in_memory(node, COPY)
+        elif is_own and any(root_of(each)[0] is not root for each in others):
+            node = in_memory(node, COPY)
+        elif value is not root and is_sure and (node in nodes or passed(node).op is ops.INPUT):
+            node = in_memory(node, ALIAS)
+        nodes.append(node)
+    return replace(graph, outputs=tuple(nodes))

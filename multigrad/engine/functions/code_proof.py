@@ -1,0 +1,64 @@
+"""What of a capture needs more than plain code: the proof of code, the library that it is read as,
+and constant indices, which lie outside in each library with another meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from ...core.functions.calls.arguments import Layout
+from ...core.functions.calls.recipe import Recipe, Variant
+from ...core.functions.captures import INDEXED, capture, prove
+from ...core.ir.graph import Node
+from ...core.passes.facts import LIBRARY, Shapes, needed_shapes
+from ..capture.dialect import find_dialect
+from ..capture.user_code.libraries import read_as_meant
+from .proof.executions import FunctionUnderProof
+from .proof.functions import prove_function
+from .recording.recapture import note_open
+from .recording.record import capture_function
+
+
+def capture_code(
+    recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
+) -> Variant:
+    """Return the graphs of code for arguments of a layout, read as it is meant."""
+    return read_as_meant(
+        lambda facts: capture_function(recipe, layout, facts, leaves), facts, recipe.dialect
+    )
+
+
+def prove_code(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool) -> str:
+    """Compare graphs with the code that they were captured from; see `captures.prove`."""
+    if variant.draws_apart:
+        return note_open(recipe, "a function that it calls draws several times, by keys of its own")
+    recapture = partial(capture_function, recipe, variant.layout, variant.facts)
+    captured = FunctionUnderProof(recipe, variant, leaves)
+    return prove_function(captured, recapture, is_call=is_call)
+
+
+def read_otherwise(recipe: Recipe, variant: Variant, leaves: Sequence[Any]) -> Variant | None:
+    """Return a proven capture as the code of another library than that of the call's tensors."""
+    called = variant.facts.get(LIBRARY)
+    if called and recipe.dialect() != recipe.dialect(called):
+        facts = {**variant.facts, LIBRARY: ""}
+        with suppress(Exception):
+            other = capture(recipe, variant.layout, facts, leaves)
+            other.proofs[variant.layout.dtype or ""] = prove(recipe, other, leaves)
+            return other
+    return None
+
+
+def facts_of_indices(recipe: Recipe, variant: Variant) -> Mapping[Node, frozenset[str]]:
+    """Return the ops with a constant index whose place a variant leaves open."""
+    indexed = [node for node in variant.graphs.forward.nodes if node.op.name in INDEXED]
+    called = variant.facts.get(LIBRARY)
+    dialect = find_dialect(recipe.dialect(called)) if indexed else None
+    if dialect is None or dialect.habits.outside[0] == "refused":
+        return {}
+    shapes = Shapes({})
+    needed = {node: frozenset(needed_shapes(node, shapes)) for node in indexed}
+    return {node: facts for node, facts in needed.items() if not facts <= variant.facts.keys()}

@@ -1,0 +1,1 @@
+"""Functions that an equation defines."""

@@ -1,0 +1,60 @@
+"""The interface of importers, for authors of backends: `from multigrad.backend import importers`.
+
+`Imports.import_function` returns a recipe of a custom gradient of the framework. The test:
+`tests/functions/test_imported_as_they_are.py`.
+
+- What a recipe is: a `CodeRecipe` runs the user's code, on tensors or on symbols (`Value`) of a
+  `Trace`, and returns a `Recorded`, its outputs and pullback; a `Function` is made of it, once
+  (`import_once`).
+- What runs user code: `run_written_in` runs it on symbols in its own dialect; an `Interception`
+  passes calls of the framework's own functions to multigrad, those for which `comes_to_us` is true.
+- What reads arguments: `signature_of` a function, the backend `owner_of` a value, `is_tensor`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ...core.functions.calls.arguments import owner_of
+from ...core.functions.calls.parameters import signature_of
+from ...core.functions.calls.recipe import CodeRecipe, Recorded
+from ...core.functions.function import Function
+from ...core.trace.trace import Trace, Value
+from ...errors import RuleTypeError
+from ..capture.copies.run_or_import import run_written_in
+from ..capture.foreign_calls import Interception, comes_to_us
+
+__all__ = [
+    "CodeRecipe",
+    "Function",
+    "Interception",
+    "NoRuleYet",
+    "Recorded",
+    "Trace",
+    "Value",
+    "comes_to_us",
+    "import_once",
+    "is_tensor",
+    "owner_of",
+    "run_written_in",
+    "signature_of",
+]
+
+
+class NoRuleYet(RuleTypeError):
+    """A function is decorated as a custom gradient, but its rule has not been defined."""
+
+
+@functools.lru_cache(maxsize=1024)
+def import_once(make: Callable[[Any], Function[..., Any]], function: Any) -> Function[..., Any]:
+    """Return `make(function)`, made once for each pair: the Function of a custom gradient."""
+    return make(function)
+
+
+def is_tensor(value: object) -> bool:
+    """Return whether a value is a tensor of any backend, or a symbol for one."""
+    if isinstance(value, Value):
+        return value.node.type.kind == "tensor"
+    return owner_of(value) is not None

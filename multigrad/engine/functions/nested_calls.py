@@ -1,0 +1,145 @@
+"""Calls of a Function within another capture: its graphs are recorded there, with its effects."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ...core import ops
+from ...core.functions.calls.binding import assemble, lift_leaf
+from ...core.functions.calls.capture_errors import NotCaptured
+from ...core.functions.calls.effect_records import check_apart
+from ...core.functions.calls.parameters import Completion
+from ...core.functions.calls.recipe import Recipe, Variant
+from ...core.functions.captures import Captures
+from ...core.ir.graph import Graph
+from ...core.ir.questions import crossing, note
+from ...core.support.trees import optree
+from ...core.trace.derived.custom_calls import CustomCall, draw_in, record_call, replay
+from ...core.trace.limits import ORDERS
+from ...core.trace.random_keys import KeySource
+from ...core.trace.trace import NeedsConcrete, Trace, Value
+from ..trace.assertions import is_caught
+from .calls.effects import put_notes, put_updates
+from .recording.record import AppliesItself
+
+
+def assume(name: str, trace: Trace, variant: Variant, given: Mapping[str, Any]) -> None:
+    """Add what a function asserts of its arguments to the assumptions of the capture around it."""
+    inputs = variant.graphs.forward.inputs
+    # No proof would find it: test_what_is_caught_beyond_all_samples_is_no_assertion.
+    if variant.assumed and is_caught(sys._getframe(1)):
+        raise trace.error(f"catches what {name!r} raises, which depends on values")
+    for each in variant.assumed:
+        (value,) = replay(trace, Graph(name, inputs, (each.node,)), given)
+        if isinstance(value, Value) and not trace.backward.is_running:
+            trace.limits.assumed.append(each._replace(node=value.node))
+
+
+def inline(
+    captures: Captures, completion: Completion, draws: KeySource, leaves: Sequence[Any], tree: Any
+) -> Any:
+    """Record a Function's ops in the capture to which its arguments belong."""
+    recipe = captures.recipe
+    leaves, tree = completion.complete(leaves, tree)
+    trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
+    layout = recipe.lay_out(completion.parameters, leaves, tree)
+    imported = recipe.imported
+    if imported is not None and imported.apply_within is not None:
+        inner_result = imported.apply_within(trace, *layout.rebuild(leaves))
+        if inner_result is not None:
+            return inner_result[0]
+    try:
+        with crossing(NeedsConcrete):
+            variant = captures.for_symbols(trace, layout, leaves)
+    except AppliesItself as error:
+        if not trace.backward.is_running:
+            raise note(error.error) from error.__cause__
+        # A backward that applies its own function: its derivatives have no end, so it has none.
+        trace.backward.lost_gradient = recipe.name
+        trace.omit(ORDERS, f"the derivatives of {recipe.name!r} of any order")
+        assert recipe.record is not None  # only code applies itself
+        return recipe.record(trace, *layout.rebuild(leaves)).outputs
+    except NotCaptured as error:
+        raise note(error.error) from error.__cause__
+    graphs = variant.graphs
+    if variant.numbers:
+        raise trace.error(f"calls {recipe.name!r}, which reads a number that moves")
+    # What limits the inner capture limits the outer one, too.
+    trace.limits.omissions.update(variant.omissions)
+    trace.backward.is_once |= not graphs.second_order
+    values = {
+        leaf.name: trace.value(lift_leaf(trace, leaf, value))
+        for leaf, value in zip(layout.leaves, leaves, strict=True)
+        if leaf.kind != "static"
+    }
+    refuse_closed_over(trace, recipe, values)
+    # Whether and how often the outer code runs this call is not known, so no counter can follow.
+    if graphs.is_random and draws.counter is not None:
+        raise trace.error(
+            f"calls the random function {recipe.name!r} under a key, which counts calls one by "
+            "one. Take the vjp of that function itself, or give the key to the function "
+            "around it"
+        )
+    # Each draw takes a key of the capture around it: those of two functions never meet.
+    forward, backward = graphs.forward, graphs.backward
+    if graphs.is_random:
+        (forward, backward), keys = draw_in(trace, forward, backward)
+        trace.limits.draws_of_one = max(trace.limits.draws_of_one, len(keys))
+        values |= keys
+    outputs = replay(trace, forward, values)
+    assume(recipe.name, trace, variant, values)
+    names = tuple(values)
+    call = CustomCall(
+        backward,
+        graphs.cotangents,
+        names=names,
+        wrt=graphs.wrt,
+        outputs=tuple(o.node for o in outputs),
+        refused=graphs.refused,
+    )
+    result = assemble(variant, record_call(trace, call, [values[name].node for name in names]))
+    if variant.notes or variant.updates:
+        _put_effects(trace, recipe, variant, leaves, values=values, result=result)
+    return result
+
+
+def refuse_closed_over(trace: Trace, recipe: Recipe, given: Mapping[str, Value]) -> None:
+    """Raise for a function that reads an argument of the code around it and is given another value
+    for one of that name: in its graph the two are one node.
+    """
+    for function in recipe.functions:
+        for cell in getattr(function, "__closure__", None) or ():
+            with suppress(ValueError):  # an empty cell
+                value = cell.cell_contents
+                node = value.node if isinstance(value, Value) else None
+                name = node.attr("name") if node is not None and node.op is ops.INPUT else ""
+                if name in given and given[name].node is not node:
+                    raise trace.error(
+                        f"calls {recipe.name!r}, which reads {name!r} of the code around it and "
+                        "has an argument of that name: name its argument otherwise"
+                    )
+
+
+def _put_effects(
+    trace: Trace,
+    recipe: Recipe,
+    variant: Variant,
+    leaves: Sequence[Any],
+    *,
+    values: Mapping[str, Any],
+    result: Any,
+) -> None:
+    # Updates of arguments, and attributes that were set, happen to the symbols there.
+    holders = {leaf.name: each for leaf, each in zip(variant.layout.leaves, leaves, strict=True)}
+    flat, forward = optree.tree_leaves(result, none_is_leaf=True), variant.graphs.forward
+    if recipe.options.copies:
+        check_apart(recipe.subject, variant.updates, leaves)
+    else:
+        put_updates(trace, variant.updates, forward, inputs=values, holders=holders, outputs=flat)
+    if variant.notes:
+        everything = {**holders, **dict(enumerate(flat))}
+        is_class = recipe.imported is not None
+        put_notes(trace, variant.notes, forward, values, everything, is_class=is_class)

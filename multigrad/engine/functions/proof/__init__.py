@@ -1,0 +1,1 @@
+"""The proof of code: a capture compared with what was written."""

@@ -1,0 +1,1 @@
+"""The capture of code: a recipe, run on symbols, becomes graphs."""

@@ -1,0 +1,297 @@
+"""Second captures of a function, compared with the first; raises `NotCaptured` if they differ.
+
+- With the same arguments, where a value may have come from outside them: the graphs must be equal.
+- With tensors that are not contiguous, where the code looks at memory: the graphs must be equal.
+- With missing cotangents, for a backward that is told which are missing: torch tells a class that
+  calls `set_materialize_grads(False)`, jax a rule with symbolic zeros. It must give the gradients
+  that it gives for zeros, because a graph gets zeros everywhere.
+
+Tested by `tests/functions/test_missing_cotangents.py`, `tests/functions/test_classes_refused.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ....core import ops
+from ....core.functions.calls.capture_errors import NotCaptured
+from ....core.functions.calls.recipe import Recipe, Variant
+from ....core.ir.graph import Graph, Location, Node, every_node, make_node, walk
+from ....core.ir.types import BOOL, SCALAR_SHAPE, WHOLE
+from ....core.ops.properties import CONSTANT, LINEAR, ZERO, is_zero
+from ....core.passes.facts import shape_fact
+from ....core.passes.simplify import simplify
+from ....core.trace.limits import MISSING, NO_GRADIENTS
+from ....core.trace.lookups import note
+from ....core.trace.python_protocols import Pair
+from ....core.trace.trace import NeedsConcrete, Trace, Value, constant, setting
+from ....errors import TraceError
+from ...capture.copies.witness import numbers_from_elsewhere
+from ...capture.values.indexing import Picked
+from ..calls.assumptions import evaluate
+from ..calls.explained_errors import is_users_own
+from ..proof.verdicts import ProofSubject, leave_open
+
+
+def check_tensors(first: Trace, second: Trace) -> None:
+    """Compare the framework's tensors that became constants in two captures."""
+    # A tensor that is the same object in both captures comes from outside. Its value must be a
+    # fact, because other constants may be computed from it.
+    shared_ids = {id(a) for a in first.memory.lifted for b in second.memory.lifted if a is b}
+    facts = {fact: fact.meaning() for fact in first.memory.outside.values()}
+    note(facts)
+    if not shared_ids <= first.memory.outside.keys() or None in facts.values():
+        advice = first.words.advise(
+            "pass it as an argument", "make it a NumPy array, whose values are taken once"
+        )
+        raise NotCaptured(
+            first.error(f"reads a tensor from outside, which may change between calls{advice}")
+        )
+
+
+def check_draws(trace: Trace, variant: Variant, other: Variant, *, drew: bool) -> None:
+    """Compare the graphs of two captures.
+
+    `drew`: a random generator advanced during both, so the code draws from it. One that advanced
+    during one alone was used by another thread.
+    """
+    if drew or not are_same(variant, other):
+        advice = trace.words.advise("draw with xp.rand_like(x)", "pass the number as an argument")
+        raise NotCaptured(
+            trace.error(
+                "gives another graph each time: it draws a number from a generator that no key "
+                f"seeds, or reads one that changes{advice}",
+                find_difference(trace, variant, other) or find_number(trace, variant),
+            )
+        )
+
+
+def find_difference(trace: Trace, variant: Variant, other: Variant) -> Location | None:
+    """Return the line of a node that only one of two captured forms has."""
+    for graph, other_graph in zip(graphs_of(variant), graphs_of(other), strict=True):
+        other_nodes = set(other_graph.nodes)
+        for node in graph.nodes:
+            if node not in other_nodes and node in trace.source.locations:
+                return trace.source.locations[node]
+    return None
+
+
+def find_number(trace: Trace, variant: Variant) -> Location | None:
+    """Return the line of a number or an array that is not in the source: it was drawn."""
+    statics = {leaf.name: leaf.value for leaf in variant.layout.leaves if leaf.kind == "static"}
+    numbers = numbers_from_elsewhere(graphs_of(variant), trace, statics)
+    for node in (node for graph in graphs_of(variant) for node in every_node(graph)):
+        constants = [each.attr("value") for each in node.operands if each.op is ops.CONST]
+        is_array = any(each.op is ops.ARRAY for each in node.operands)
+        is_drawn = any(isinstance(value, float) and abs(value) in numbers for value in constants)
+        if (is_array or is_drawn) and node in trace.source.locations:
+            return trace.source.locations[node]
+    return None
+
+
+def check_memory(variant: Variant, again: Any) -> None:
+    """Record again for tensors that are not contiguous, which no value tells from others.
+
+    `again` is a recording of the same function that has not run yet.
+    """
+    again.trace.memory.is_dense = False
+    try:
+        other_variant = again.run_asking()
+    except NeedsConcrete:
+        raise
+    except NotCaptured as error:
+        if error.__cause__ is not None and is_users_own(again.trace, error.__cause__):
+            return
+        raise  # what such tensors lead to, no graph has
+    except Exception:  # noqa: BLE001  # the user's code refuses such tensors itself
+        return
+    if not are_same(variant, other_variant):
+        problem = "computes something else for tensors that are not contiguous"
+        raise NotCaptured(again.trace.error(f"{problem}, which is not captured"))
+
+
+def are_same(a: Variant, b: Variant) -> bool:
+    pairs = zip(graphs_of(a), graphs_of(b), strict=True)
+    return all(graph_a.outputs == graph_b.outputs for graph_a, graph_b in pairs)
+
+
+def graphs_of(variant: Variant) -> tuple[Graph, Graph]:
+    return variant.graphs.forward, variant.graphs.backward
+
+
+@contextmanager
+def refusing_read(name: str, watched: list[Callable[[], str]]) -> Iterator[None]:
+    """Raise if a capture has read a variable, whose value would be a constant of the graph.
+
+    A capture that failed may have failed for that reason, so its variables are reported, too.
+    `watched` are functions that each list the variables that a library has seen read.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except (NeedsConcrete, NotCaptured):
+        raise
+    except Exception as error:  # noqa: BLE001  # raised below, unless a variable was read
+        failure = error
+    variables = ", ".join(filter(None, [names() for names in watched]))
+    if variables:
+        message = f"reads {variables}, which waits for a gradient. Pass it as an argument"
+        raise NotCaptured(TraceError(f"function {name!r} {message}")) from failure
+    if failure is not None:
+        raise failure
+
+
+UNKNOWN_SHAPE = (31,)  # the shape of a sample where no fact tells it
+TOLERANCE = 1e-6  # relative, in float64: formulas that differ in rounding alone
+MAX_OUTPUTS = 4  # of which every choice is tried; of more, one alone is missing or given
+
+
+def missing_choices(count: int) -> Iterator[tuple[int, ...]]:
+    """Yield the choices of missing cotangents among `count`, at least one of which is given."""
+    sizes = range(1, count) if count <= MAX_OUTPUTS else dict.fromkeys((1, count - 1))
+    for size in sizes:
+        yield from itertools.combinations(range(count), size)
+
+
+def compare_missing(
+    trace: Trace,
+    pull: Callable[[list[Any]], dict[str, Node]],
+    make_missing: Callable[[Any], Any],
+    cotangents: list[Any],
+    *,
+    gradients: dict[str, Node],
+    drawn: int,
+) -> None:
+    """Compare what a backward gives for missing cotangents with what it gives for zeros.
+
+    Args:
+        pull: runs the backward for cotangents; returns gradients by the inputs' names.
+        make_missing: returns the library's object for a missing cotangent, of a value's shape.
+        cotangents: those of all outputs; missing already for an output that never has one.
+        gradients: those that `pull` returned for `cotangents`.
+        drawn: how many draws the trace had made before that; each further run begins there.
+    """
+    # The other outputs have no gradient: no call gives a cotangent for them.
+    symbols = [(i, each) for i, each in enumerate(cotangents) if isinstance(each, Value)]
+    positions = [i for i, each in symbols if each.node.op is ops.INPUT]
+    for choice in missing_choices(len(positions)):
+        missing = {positions[i]: make_missing(cotangents[positions[i]]) for i in choice}
+        try:
+            with setting(trace, draws=drawn):
+                reduced = pull([missing.get(i, each) for i, each in enumerate(cotangents)])
+        except NotCaptured:
+            # The backward raises for these, as it would in its own library: no wrong gradient.
+            continue
+        if not is_as_zero(trace, gradients, reduced, [cotangents[i].node for i in missing]):
+            trace.omit(MISSING)
+            raise NotCaptured(
+                trace.error(
+                    "gives another gradient where a cotangent is missing than where it is zero, "
+                    f"which no graph tells apart{trace.words.advise('take both for the same')}"
+                )
+            )
+        if gradients.keys() - reduced.keys():  # of which a graph makes zeros
+            trace.omit(NO_GRADIENTS)
+
+
+def is_as_zero(
+    trace: Trace, whole: dict[str, Node], gradients: dict[str, Node], missing: Collection[Node]
+) -> bool:
+    """Return whether `gradients` equal `whole` where the cotangents `missing` are zero.
+
+    Both are by the inputs' names. Equal are the same ops, or the same numbers on a sample.
+    """
+    names = tuple(whole)
+    expected_gradients = set_to_zero(_simplified([whole[name] for name in names]), missing)
+    actual = dict(zip(gradients, _simplified(list(gradients.values())), strict=True))
+    pairs = [
+        (expected, actual.get(name))
+        for name, expected in zip(names, expected_gradients, strict=True)
+    ]
+    if all(a is b or (a is None and b is not None and is_zero(b)) for a, b in pairs):
+        return True
+    return all(are_close(trace, a, b) for a, b in pairs)
+
+
+def _simplified(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    return simplify(Graph("gradients", (), tuple(nodes))).outputs
+
+
+def set_to_zero(nodes: Sequence[Node], zeros: Collection[Node]) -> list[Node | None]:
+    """Return the values of nodes where the nodes `zeros` are zero; None for zero."""
+    values: dict[Node, Node | None] = {}
+    for node in Graph("gradients", (), tuple(nodes)).nodes:
+        operands = [values[operand] for operand in node.operands]
+        if node in zeros:
+            values[node] = None
+        elif all(new is old for new, old in zip(operands, node.operands, strict=True)):
+            values[node] = node
+        else:
+            values[node] = _rebuild(node, operands)
+    return [values[node] for node in nodes]
+
+
+def _rebuild(node: Node, operands: Sequence[Node | None]) -> Node | None:
+    # Return the node for other operands, of which None is zero; None if it is zero itself.
+    degrees = [LINEAR if each is None else ZERO if is_zero(each) else CONSTANT for each in operands]
+    read = [degree for i, degree in enumerate(degrees) if i not in node.op.shape_only]
+    # An op that is linear in its zero operands is zero.
+    if LINEAR in read and node.op.degree is not None and node.op.degree(node, read) == LINEAR:
+        return None
+    nonzero = [each for each in operands if each is not None]
+    if node.op in (ops.ADD, ops.SUB) and len(nonzero) == 1 and nonzero[0].type == node.type:
+        is_positive = node.op is ops.ADD or operands[0] is not None
+        return nonzero[0] if is_positive else make_node(ops.NEG, nonzero, {}, node.type)
+
+    def zeros_like(old: Node) -> Node:
+        attrs = {"dtype": old.type.dtype}
+        return make_node(ops.FULL_LIKE, (old, constant(0.0)), attrs, old.type)
+
+    pairs = zip(operands, node.operands, strict=True)
+    all_operands = [zeros_like(old) if new is None else new for new, old in pairs]
+    return make_node(node.op, all_operands, dict(node.attrs), node.type)
+
+
+def are_close(trace: Trace, a: Node | None, b: Node | None) -> bool | None:
+    """Return whether two values (None: zero) are equal on a sample; None: no sample fits them."""
+    # A fixed seed: whether a function is captured must not depend on luck.
+    generator = np.random.default_rng(7)
+    arrays: dict[str, Any] = {}
+    for node in walk([each for each in (a, b) if each is not None]):
+        if node.op is ops.INPUT:
+            shape = trace.facts.get(shape_fact(node, "shape") or "", UNKNOWN_SHAPE)
+            is_tensor = node.type.kind == "tensor" and node.type.shape != SCALAR_SHAPE
+            array = generator.normal(size=shape if is_tensor else ())
+            if node.type.dtype == BOOL:
+                array = array > 0
+            elif node.type.dtype in WHOLE:
+                array = abs(array.round()).astype(np.int64)
+            arrays[node.attr("name")] = array
+    try:
+        values = [0.0 if each is None else evaluate(each, arrays, "float64") for each in (a, b)]
+    except Exception:  # noqa: BLE001  (whatever NumPy says of such shapes)
+        return None
+    return np.allclose(*values, rtol=TOLERANCE, atol=1e-12, equal_nan=True)
+
+
+def check_output(trace: Trace, output: Any) -> Any:
+    """Return an output that is no symbolic value: a number, a word, None."""
+    if isinstance(output, bool | int | float | str | type(None)):
+        return output
+    problem = f"returns a {type(output).__name__} that it did not compute from its arguments"
+    if isinstance(output, Picked):
+        advice = trace.words.advise("use xp.where(mask, x, 0)")
+        problem = f"selects elements by a mask, so that the values decide on the size{advice}"
+    elif isinstance(output, Pair):
+        problem = "returns complex numbers: return their real and their imaginary part"
+    raise NotCaptured(trace.error(problem))
+
+
+def note_open(recipe: Recipe, reason: str) -> str:
+    code = next((getattr(f, "__code__", None) for f in recipe.functions), None)
+    return leave_open(ProofSubject(recipe.subject, code, __name__.partition(".")[0]), reason)

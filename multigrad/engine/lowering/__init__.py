@@ -1,0 +1,1 @@
+"""Lowering beyond elementwise code: loops, fused kernels, ejection."""

@@ -1,0 +1,1 @@
+"""Ejection to NumPy, and what its backend offers to features."""

@@ -1,0 +1,1 @@
+"""Ops of whole arrays, by family: indices, orders, products, loops, collectives."""

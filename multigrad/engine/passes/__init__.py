@@ -1,0 +1,1 @@
+"""Passes over graphs of all kinds: as documents, verified, of turns of scans."""

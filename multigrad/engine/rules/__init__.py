@@ -1,0 +1,1 @@
+"""Rules beyond the daily job: files, bridges, `xg.jit`, gradients of several losses."""

@@ -1,0 +1,141 @@
+"""`xg.jvp`: outputs with their tangents, on every framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.backend.contract import Backend
+from ...core.backend.values import is_float_tensor
+from ...core.functions.calls.arguments import flatten, unwrap
+from ...core.functions.calls.binding import assemble
+from ...core.functions.calls.capture_errors import NotCaptured
+from ...core.functions.calls.decision import PUSHED
+from ...core.rules.vjp import (
+    as_function,
+    as_that_of,
+    checked_values,
+    on_tensors,
+    open_inputs,
+    zeros_if_none,
+)
+from ...core.support.params import R
+from ...core.support.trees import optree
+from ...errors import RuleTypeError, RuleValueError, UnsupportedOp
+
+ALIKE = (
+    "jvp takes tuples of inputs and of tangents, nested alike: jvp(f, (x, w), (dx, None)); None is "
+    "zero"
+)
+
+
+def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[R, Any]:
+    """Return `f(*inputs)` and its change when the inputs change by the tangents.
+
+    The tangent map of a Function, or of a rule under an activation, is the transpose of its
+    backward: `sum(u * tangent)` equals the sum of its gradient for the cotangent `u` times
+    `tangents`.
+
+    Examples:
+        >>> spike = xg.activation("Heaviside", "triangular")
+        >>> xg.jvp(spike, (np.array([-0.5, 0.25]),), (np.array([1.0, 2.0]),))
+        (array([0., 1.]), array([0.5, 1.5]))
+
+    Args:
+        f: a Function, an activation, or any function of tensors. On NumPy it is captured.
+        inputs: a tuple of its arguments: tensors of one framework, or NumPy arrays; also nested.
+            Numbers and other values are passed along.
+        tangents: a tuple nested like the inputs, each of its input's shape; None for zero, and for
+            an input that is not a float tensor.
+
+    Returns:
+        The outputs, and their tangents, nested like them: zeros where an output does not depend on
+        a tangent, None for what is not a float tensor.
+
+    Raises:
+        UnsupportedOp, GradientError: a backward is not linear in its cotangents, runs as it is, or
+            the framework has no forward mode there.
+        TraceError: on NumPy; f cannot be captured.
+        RuleTypeError, RuleValueError: the tangents do not fit the inputs.
+    """
+    if not all(isinstance(each, tuple | list) for each in (inputs, tangents)):
+        raise RuleTypeError(ALIKE)
+    leaves, tree, backend = open_inputs("jvp", f, tuple(inputs))
+    input_tangents = _match(leaves, tree, tangents, backend)
+    push = backend.modes.jvp
+    if push is None:
+        outputs, flat = _jvp_by_capture(f, leaves, tree, input_tangents, backend)
+    else:
+        places, run, nesting = on_tensors(f, leaves, tree, backend)
+        tensors, moves = [leaves[i] for i in places], [input_tangents[i] for i in places]
+        # Without any tangent a plain call is enough.
+        is_still = all(move is None for move in moves)
+        try:
+            flat_outputs, flat = (run(tensors), None) if is_still else push(run, tensors, moves)
+        except NotImplementedError as error:
+            raise UnsupportedOp(f"xg.jvp has no way through what it was given: {error}") from error
+        outputs = optree.tree_unflatten(nesting[-1], flat_outputs)
+    results, outputs_tree = optree.tree_flatten(outputs, none_is_leaf=True)
+    flat = [None] * len(results) if flat is None else flat
+    changes = [
+        zeros_if_none(tangent, y, True, backend) if is_float_tensor(y) else None
+        for tangent, y in zip(flat, results, strict=True)
+    ]
+    return outputs, optree.tree_unflatten(outputs_tree, changes)
+
+
+def _match(
+    leaves: Sequence[Any], tree: Any, tangents: Sequence[Any], backend: Backend
+) -> list[Any]:
+    args, _ = optree.tree_unflatten(tree, list(leaves))
+    flat_tangents: list[Any] = []
+    is_alike = len(tangents) == len(args)
+    for arg, tangent in zip(args, tangents, strict=False):
+        arg_leaves, nesting = flatten((arg,), {})
+        tangent_leaves, tangent_nesting = flatten((tangent,), {})
+        if tangent is None:
+            tangent_leaves, tangent_nesting = [None] * len(arg_leaves), nesting
+        is_alike = is_alike and tangent_nesting == nesting
+        flat_tangents += map(unwrap, tangent_leaves)
+    if not is_alike:
+        raise RuleTypeError(ALIKE)
+    for i, (x, tangent) in enumerate(zip(leaves, flat_tangents, strict=True)):
+        if tangent is None:
+            continue
+        if not is_float_tensor(x):
+            raise RuleTypeError(f"jvp got a tangent for input {i}, which is no float tensor: None")
+        if tuple(np.shape(tangent)) != tuple(x.shape):
+            raise RuleValueError(
+                f"jvp got a tangent of shape {tuple(np.shape(tangent))} for input {i} of shape "
+                f"{tuple(x.shape)}; expected the same shape"
+            )
+        flat_tangents[i] = as_that_of(x, tangent, backend, f"jvp got for input {i} a tangent")
+    return flat_tangents
+
+
+def _jvp_by_capture(
+    f: Callable[..., Any], leaves: Sequence[Any], tree: Any, moves: Sequence[Any], backend: Backend
+) -> tuple[Any, list[Any]]:
+    function, layout, leaves, draws = as_function(f, leaves, tree, backend)
+    if function.native is True:
+        raise UnsupportedOp(f"{function.recipe.subject} runs as written, so it has no forward mode")
+    try:
+        variant = function.entries.decide(PUSHED, layout, leaves, backend).variant
+    except NotCaptured as error:
+        raise error.error from error.error.__cause__
+    arguments = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
+    emitted = function.entries.lowered(variant, backend).emitted
+    dual = None if emitted is None else emitted.derivative.dual
+    if dual is None:
+        lack = backend.modes.lacks.get("jvp", f"{backend.name} has no forward mode")
+        raise UnsupportedOp(f"{function.recipe.subject}: {lack}")
+    # `moves` covers the caller's leaves only: defaults and a rule's numbers do not move.
+    tensor_tangents = [moves[i] if i < len(moves) else None for i in layout.indices("tensor")]
+    output, pushed = dual().native.jvp(arguments, tensor_tangents)
+    is_single = len(variant.graphs.cotangents) == 1
+    changes = iter((pushed,) if is_single else pushed)
+    positions = range(variant.outputs.num_leaves)
+    flat = [None if i in variant.fixed else next(changes) for i in positions]
+    return assemble(variant, (output,) if is_single else output), flat

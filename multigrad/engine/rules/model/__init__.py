@@ -1,0 +1,1 @@
+"""Rules under forwards that are functions, and applied alone."""

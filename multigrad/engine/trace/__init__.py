@@ -1,0 +1,1 @@
+"""Recording beyond plain code: assertions, scans, shards."""

@@ -1,0 +1,1 @@
+"""Derivatives of loops, and arrays in parts."""

@@ -1,0 +1,1 @@
+"""Functions of `xg.xp` that no elementwise rule needs."""

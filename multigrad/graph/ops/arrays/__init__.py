@@ -1,1 +1,0 @@
-"""Ops over whole arrays: shapes, places, sums, products, factors, draws, loops."""
