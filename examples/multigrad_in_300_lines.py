@@ -31,7 +31,7 @@ Code = Callable[..., Any]
 TENSOR, MASK, NUMBER = "tensor", "mask", "number"  # types of values; a number is a Python float
 
 
-# --- Ops: graph/ops. Beyond: derivatives and where they are smooth, attributes, shapes, dtypes ----
+# --- Ops: core/ops. Beyond: derivatives and where they are smooth, attributes, shapes, dtypes -----
 @dataclass(frozen=True, eq=False)
 class Op:
     """A row: the NumPy function that says what it means, by a name that torch has, too."""
@@ -50,7 +50,7 @@ OPS = {op.numpy: op for op in (ADD, SUB, MUL, DIV, LT, LE, GT, GE, AND, NEG)}
 OPS |= {f: Op(f) for f in (np.abs, np.exp, np.tanh, np.sqrt, np.maximum, np.minimum)}
 
 
-# --- Graphs: graph/ir/graph.py, graph/passes/simplify.py. Beyond: loops, a table of rewrites ------
+# --- Graphs: core/ir/graph.py, core/passes/simplify.py. Beyond: loops, a table of rewrites --------
 @dataclass(frozen=True, eq=False)
 class Node:
     """One operation. Only `make_node` makes it, so that equal ones are one object."""
@@ -99,8 +99,8 @@ def simplify(node: Node) -> Node:
     return first.operands[0] if node.op is first.op is NEG else node
 
 
-# --- Symbols: trace/trace.py, functions/recording/record.py. Beyond: code of torch, JAX, TensorFlow
-# and Keras, unchanged (capture/), which may branch on values and change tensors in place ----------
+# --- Symbols: core/trace/trace.py, core/functions/plain.py. Beyond: code of torch, JAX, TensorFlow
+# and Keras, unchanged (engine/capture/), which may branch on values and change tensors in place ---
 @dataclass(frozen=True)
 class Trace:
     """One recording in progress."""
@@ -137,7 +137,7 @@ def record(name: str, code: Code, inputs: Sequence[Node]) -> Graph:
     return Graph(inputs, result.node)
 
 
-# --- Functions: functions/function.py, graph/passes/residuals.py. Beyond: any inputs and outputs --
+# --- Functions: core/functions/function.py, core/passes/residuals.py. Beyond: any in- and outputs -
 @dataclass(frozen=True, eq=False)
 class Function:
     """A forward `tin -> output` and its backward `grad_out, tin, *params -> grad_in`."""
@@ -162,7 +162,7 @@ def residuals(function: Function) -> dict[Node, str]:
     return {tin: "tin"}
 
 
-# --- Emission: lowering/emit.py, lowering/lower.py, multigrad_torch/core/attach/render.py. Beyond: vmap
+# --- Emission: core/lowering/emit.py, multigrad_torch/core/attach/render.py. Beyond: vmap ---------
 def emit(name: str, inputs: Mapping[Node, str], outputs: Sequence[Node]) -> str:
     """Return the source of a function of inputs, the first of which is a tensor like all others."""
     nodes = [node for node in walk(outputs, stop=inputs) if node not in inputs]
@@ -223,7 +223,7 @@ class Attached(torch.autograd.Function):
         return None, None, grad_in, *[None for _ in ctx.params]
 
 
-# --- Rules: rules/registry.py, rules/context.py, rules/model/rule.py. Beyond: composition, files --
+# --- Rules: core/rules/registry.py, core/rules/context.py, core/rules/model/rule.py. Beyond: files
 @dataclass(frozen=True, eq=False)
 class Rule:
     """A function `(ctx, grad_out, tin, **params) -> grad_in`, and the defaults of its params."""
@@ -263,7 +263,7 @@ def activation(forward: str) -> Code:
     return lambda tin: put_under(IN_FORCE.get()[0], forward)(tin, *IN_FORCE.get()[1])
 
 
-# --- Proof: functions/proof/proof.py. Beyond: code of any framework, bounds of rounding, effects --
+# --- Proof: core/functions/proof/same_bits.py. Beyond: foreign code, bounds of rounding, effects --
 @functools.cache
 def put_under(rule: Rule, forward: str) -> Function:
     """Return the Function with an activation's forward, and a rule as its backward."""

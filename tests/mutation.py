@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("multigrad", "backends")
 # What ships beside the library, and is held to less.
 LEFT_OUT = [f"multigrad/{room}" for room in ("testing.py", "command")]
-LIBRARY = "multigrad/rules/library/"
+LIBRARY = "multigrad/core/rules/library/"
 # The environments of tox.ini, in the order in which they are tried.
 ENVIRONMENTS = {
     "core": ["--backends=numpy"],

@@ -8,11 +8,11 @@ import builtins
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from ...trace.axes import Axis
-from ...trace.xp.ops import *
-from ...trace.xp.shapes import Pairs
-from ...trace.xp.signals import Axes, Parts, Steps
-from ..symbols import SymbolicDType
+from ..engine.capture.symbols import SymbolicDType
+from ..engine.trace.xp.shapes import Pairs
+from ..engine.trace.xp.signals import Axes, Parts, Steps
+from .trace.axes import Axis
+from .trace.xp.ops import *
 
 T = TypeVar("T")  # noqa: PYI001
 Tensor: TypeAlias = Any

@@ -96,7 +96,7 @@ from dataclasses import replace
 import mylib
 import numpy as np
 from multigrad.backend import Kernels, ops
-from multigrad.lowering.reference.backend import backend as reference
+from multigrad.core.lowering.reference.backend import backend as reference
 
 backend = replace(
     reference,

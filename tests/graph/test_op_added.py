@@ -29,11 +29,11 @@ import numpy as np
 import pytest
 
 from multigrad.backend.discovery import load_backend
-from multigrad.graph import ops
-from multigrad.graph.ops.attributes import AXIS, flag, number
-from multigrad.graph.ops.arrays.ordering import cumulative
-from multigrad.graph.ops.properties import ABOVE_ONE
-from multigrad.graph.ops.table import function
+from multigrad.core import ops
+from multigrad.core.ops.attributes import AXIS, flag, number
+from multigrad.engine.ops.ordering import cumulative
+from multigrad.core.ops.properties import ABOVE_ONE
+from multigrad.core.ops.table import function
 
 
 def total(x, *, axis, halved):
@@ -169,7 +169,7 @@ def test_wrong_kernel_of_a_new_op_is_found(outcomes: list[tuple[str, str]]) -> N
 
 
 # --- an op that is made of others -----------------------------------------------------------------
-FAMILY = Path("graph", "ops", "activations.py")
+FAMILY = Path("core", "ops", "activations.py")
 ROW = """
 
 def bent(xp: Any, x: Any, *, width: float) -> Any:

@@ -335,11 +335,11 @@ def made_of_nothing(xp: Any, x: Any) -> Any:
 ALONE = """
 import sys
 import multigrad as xg
-from multigrad.graph import ops
-from multigrad.trace.derived.derivatives import pullback
-from multigrad.trace.trace import Trace
-from multigrad.graph.ir.graph import Graph
-from multigrad.graph.ir.types import INPUT
+from multigrad.core import ops
+from multigrad.core.trace.derived.derivatives import pullback
+from multigrad.core.trace.trace import Trace
+from multigrad.core.ir.graph import Graph
+from multigrad.core.ir.types import INPUT
 
 x = Trace("alone").input("tin", INPUT)
 result = xg.xp.where(abs(x) < 1, x * xg.xp.mean(x), 0.0)

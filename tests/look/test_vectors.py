@@ -275,6 +275,6 @@ def test_rules_give_the_exact_numbers_within_the_design(name: str) -> None:
         left_out = {i for flag in SKIPPED for i in each["flags"].get(flag, ())}
         rows = [(x[i], g[i], found[i], want[i]) for i in np.flatnonzero(wrong) if i not in left_out]
         assert not rows, (
-            f"{name}({params}) in multigrad/rules/library is not {kept['formula']!r} of "
+            f"{name}({params}) in multigrad/core/rules/library is not {kept['formula']!r} of "
             f"tools/vectors/rules.py: (tin, grad_out, rule, formula): {rows[:5]}"
         )

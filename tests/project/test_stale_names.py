@@ -25,7 +25,7 @@ SOURCES = [name for name in FILES if re.match(r"(multigrad|backends|tools)/.*\.p
 PAGES = ["README.md", "CONTRIBUTING.md"] + [
     name for name in FILES if name.endswith(".md") and not name.startswith("docs/dialects/")
 ]
-# A file may be named by any end of its path: `graph/ir/op.py`, `op.py`.
+# A file may be named by any end of its path: `ir/op.py`, `op.py`.
 ENDS = {"/".join(name.split("/")[at:]) for name in FILES for at in range(name.count("/") + 1)}
 ROOMS = {part for name in SOURCES for part in name.split("/")[:-1]} - {"keras", "torch"}
 MODULES = ROOMS | {Path(name).stem for name in SOURCES}
@@ -99,8 +99,6 @@ def test_the_paths_that_pages_name_exist() -> None:
 
 
 def test_a_stale_name_is_found() -> None:
-    text = (
-        "See graph/ir/op.py, graph/ir/gone.py, `backends/gone`, `rules.Gone` and `multigrad.gone`"
-    )
-    assert list(stale_paths(text)) == ["graph/ir/gone.py", "backends/gone"]
+    text = "See ir/op.py, ir/gone.py, `backends/gone`, `rules.Gone` and `multigrad.gone`"
+    assert list(stale_paths(text)) == ["ir/gone.py", "backends/gone"]
     assert list(stale_dotted(text, {"use"})) == ["rules.Gone", "multigrad.gone"]

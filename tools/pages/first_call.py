@@ -34,8 +34,7 @@ PARTS = {  # by the file that begins each
     "core/rules/activation.py": "The rule in force, and its Function",
     "core/functions/function.py": "The call of the Function",
     "core/lowering/forwards.py": "The graph of the activation",
-    "engine/capture/copies/witness.py": "Capture of the rule",
-    "engine/functions/proof/verdicts.py": "Proof, for which the graph is also lowered to NumPy",
+    "core/functions/plain.py": "Capture of the rule, which is the library's: it was proven before",
     "core/functions/calls/decision.py": "Lowering to torch",
     "multigrad_torch/core/attach/render.py": "Attachment to torch's autograd",
 }
@@ -71,8 +70,13 @@ def trace(step: Callable[[], Any]) -> list[str]:
     return [name.partition("/")[2] for name in names if name.startswith(ours)]
 
 
+def room_of(name: str) -> str:
+    parts = name.split("/")
+    return "/".join(parts[: 2 if len(parts) > 2 else 1])
+
+
 def describe(name: str) -> str:
-    return f"    - `{name.partition('/')[2]}`: {first_sentence(name)}"
+    return f"    - `{name.removeprefix(room_of(name) + '/')}`: {first_sentence(name)}"
 
 
 def first_sentence(name: str) -> str:
@@ -106,8 +110,8 @@ def render_first_call() -> str:
         if name == begins:
             lines += ["", f"## {title}", ""]
             room, (begins, title) = "", next(parts, ("", ""))
-        if name.partition("/")[0] != room:
-            room = name.partition("/")[0]
+        if room_of(name) != room:
+            room = room_of(name)
             lines.append(f"- **{room}**")
         lines.append(describe(name))
     assert not begins, f"no part of the first call begins with {begins}: see PARTS"

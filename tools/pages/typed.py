@@ -57,11 +57,11 @@ def define(namespace: dict[str, Any], fits: Any) -> Any: ...
 NAMESPACE = """from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from ...trace.axes import Axis
-from ...trace.xp.ops import *
-from ...trace.xp.shapes import Pairs
-from ...trace.xp.signals import Axes, Parts, Steps
-from ..symbols import SymbolicDType
+from ..engine.capture.symbols import SymbolicDType
+from ..engine.trace.xp.shapes import Pairs
+from ..engine.trace.xp.signals import Axes, Parts, Steps
+from .trace.axes import Axis
+from .trace.xp.ops import *
 """
 LIMITS = """__array_api_version__: str
 
@@ -100,7 +100,7 @@ def fill(names: Any) -> str:
 
 
 def render_stub() -> str:
-    """Return what checkers read in the place of `capture/dialects/xp.py`."""
+    """Return what checkers read in the place of `core/xp.py`."""
     limits_of: Any = xp.FloatInfo
     limits = "\n".join(f"    {each.name}: {each.type}" for each in fields(limits_of))
     title = (

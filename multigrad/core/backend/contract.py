@@ -196,7 +196,7 @@ class Kernels:
     """The same for `op(tensor, scalar)`."""
 
     exact: Mapping[Op, Function] = field(default_factory=dict, kw_only=True)
-    """By exact op (`graph/passes/decisions.py`): what has IEEE 754's bits, whatever compiles it."""
+    """By exact op (`passes/decisions.py`): what has IEEE 754's bits, whatever compiles it."""
 
     selects: bool = field(default=False, kw_only=True)
     """Whether the framework's product of a float and a bool tensor is 0 where the bool is False."""

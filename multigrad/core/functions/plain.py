@@ -18,7 +18,7 @@ import dis
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -42,6 +42,7 @@ from .calls.recipe import Recipe, Variant
 from .proof.shipped import is_of_library, own_code
 
 ONE_OUTPUT = optree.tree_structure(0)
+MOST_CODES = 4096  # of rules, whose bytecode was looked at
 # What arithmetic on arguments compiles to, on the versions of Python that are supported.
 ARITHMETIC = re.compile(
     "BINARY_OP|CACHE|CALL(_KW)?|COMPARE_OP|COPY|EXTENDED_ARG|KW_NAMES|LOAD_CONST"
@@ -66,7 +67,7 @@ def _is_arithmetic(functions: tuple[Any, ...]) -> bool:
     return not vars(function) and asked is not None and all(values.get(n) is xp for n in asked)
 
 
-@cache
+@lru_cache(MOST_CODES)
 def _names_asked(code: CodeType) -> frozenset[str] | None:
     """Return the globals whose functions arithmetic calls by names of `xg.xp`; None if the code
     does anything else.

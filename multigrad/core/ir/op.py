@@ -107,12 +107,32 @@ class Op:
 
     # Not a dataclass, which would take 2 ms of each import for so many fields.
     def __init__(
-        self, name: str, operands: tuple[str, ...], attrs: Mapping[str, Attr], **fields: Any
+        self,
+        name: str,
+        operands: tuple[str, ...],
+        attrs: Mapping[str, Attr],
+        coerce: str,
+        result: ResultRule,
+        numpy: Callable[..., Any],
+        vjp: Callable[..., tuple[Any, ...]] | None,
+        doc: str,
+        **fields: Any,
     ) -> None:
         if unknown := fields.keys() - Op.__annotations__.keys():
             raise TypeError(f"op {name!r} has no fields {sorted(unknown)}")
         in_xp = name if fields.get("xp") is None else fields["xp"]
-        vars(self).update(fields, name=name, operands=operands, attrs=attrs, in_xp=in_xp)
+        vars(self).update(
+            fields,
+            name=name,
+            operands=operands,
+            attrs=attrs,
+            coerce=coerce,
+            result=result,
+            numpy=numpy,
+            vjp=vjp,
+            doc=doc,
+            in_xp=in_xp,
+        )
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"op {self.name!r} is a row of a table, which does not change")

@@ -1,7 +1,7 @@
 """Functions of the core that a storey above provides.
 
 The core has the plain answer of each, and calls it by its own name. What stands above registers a
-place as text (`multigrad/engine.py`), so that nothing of it is loaded before it is needed:
+place as text (`multigrad/engine/__init__.py`), so that nothing of it is loaded before it is needed:
 
     @provided
     def find_updates(symbols): return ()    the answer where only the core is installed

@@ -144,7 +144,7 @@ class Source:
     witness: Any = None  # looks for what the code does besides the graph
     compares_identity: bool = False  # the code compares dtypes by `is`
     moved: Any = None  # what stands for numbers that the code reads, where these keep changing
-    is_plain: bool = False  # plain code runs, with nothing to guard (`recording/plain.py`)
+    is_plain: bool = False  # plain code runs, with nothing to guard (`functions/plain.py`)
     looks_into: bool = True  # objects that the code calls are examined at each call
     # Caches of `location`: the codes by id, rebuilt when `codes` grows, and lines by place.
     _own: set[int] = field(default_factory=set)

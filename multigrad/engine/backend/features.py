@@ -41,9 +41,6 @@ class Interop:
 class Imports:
     """What users of the framework already have: its custom gradients, modules with parameters."""
 
-    dialect: Callable[[], Any] | None = None
-    """Gives the `Dialect` of its names where code needs it; else the backend registers one."""
-
     import_function: Callable[[Any], Any] | None = None
     """The recipe of the framework's own custom gradient."""
 
@@ -58,6 +55,9 @@ class Imports:
 
     hook_params: Callable[[], AbstractContextManager[Any]] | None = None
     """A context within which rules act on parameters' gradients, for the scope "params"."""
+
+    dialect: Callable[[], Any] | None = None
+    """Gives the `Dialect` of its names where code needs it; else the backend registers one."""
 
 
 @record()

@@ -19,7 +19,7 @@ FILES = sorted(
     path
     for pattern in (
         "backends/*/capture*.py",
-        "multigrad/capture/*.py",
+        "multigrad/engine/capture/*.py",
         "multigrad/keras/dialect*.py",
     )
     for path in ROOT.glob(pattern)

@@ -28,7 +28,7 @@ from .oracles import (
 )
 from .test_rules import KEY, inputs
 
-FILES = "the rule in multigrad/rules/library against its row of CURVES in expected/curves.py"
+FILES = "the rule in multigrad/core/rules/library against its row of CURVES in expected/curves.py"
 
 
 @pytest.mark.parametrize("rule", sorted(CURVES))

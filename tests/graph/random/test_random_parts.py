@@ -219,7 +219,7 @@ def test_each_replica_of_tensorflow_draws_its_part() -> None:
         import tensorflow as tf
 
         import multigrad as xg
-        from multigrad.graph import random as core
+        from multigrad.core import random as core
 
         cpu = tf.config.list_physical_devices("CPU")[0]
         two = [tf.config.LogicalDeviceConfiguration()] * 2

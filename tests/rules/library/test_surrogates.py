@@ -20,7 +20,7 @@ import multigrad as xg
 from multigrad_conformance.expected.curves import CURVES, NAN_AT_INFINITY, RANDOM_CURVES
 from multigrad_conformance.oracles import BFLOAT16, FLOAT16, FLOAT32, LARGE
 
-LIBRARY = "multigrad/rules/library"
+LIBRARY = "multigrad/core/rules/library"
 X = np.array([-2.0, -0.25, -0.0, 0.0, 0.25, 2.0], np.float32)
 each_curve = pytest.mark.parametrize("name", sorted(CURVES))
 

@@ -51,7 +51,7 @@ xp = xg.xp
 Wide = Any
 UNARY = names_of(1)
 OF_AN_OP = (
-    "the op and its VJP are in multigrad/graph/ops, what they are compared with in "
+    "the op and its VJP are in multigrad/core/ops, what they are compared with in "
     "tools/vectors/elementwise.py and expected/slopes.py; where terms cancel, the largest is in "
     "SCALES there for a value, PEAKS for a slope, BINARY_PEAKS for the slopes of two operands"
 )

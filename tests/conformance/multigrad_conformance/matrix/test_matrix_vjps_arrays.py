@@ -99,7 +99,7 @@ def assert_gradient(backend: Any, name: str, x: Any, g: Any, actual: Any) -> Non
     limit = 4 * float(finfo(x.dtype).eps) * peak + slack(x.dtype) + 1e-8 * max(peak, 1)
     worst = np.unravel_index(np.argmax(error), error.shape) if error.size else ()
     assert (error <= limit).all(), (
-        f"the VJP of {name} (multigrad/graph/ops), {x.dtype}: off by {error.max() / limit} of the "
+        f"the VJP of {name} (multigrad/core/ops), {x.dtype}: off by {error.max() / limit} of the "
         f"bound at x = {x[worst]}, where it is {actual[worst]}, by differences {expected[worst]}"
     )
 
