@@ -19,11 +19,9 @@ from ..support.provided import provided
 from .coercion import NeedsConcrete
 
 STANDARD = os.path.dirname(os.__file__)
-# Files of ours that ask on behalf of the user's code, as the stand-ins for builtins do.
-PASSING = (
-    __file__,
-    os.path.join(os.path.dirname(os.path.dirname(__file__)), "capture", "symbols.py"),
-)
+# Files of ours that ask on behalf of the user's code, as the stand-ins for builtins do; they add
+# themselves as they are imported.
+PASSING = {__file__}
 BRANCHES = "branches on a tensor value", "Use xp.where(...)"
 
 

@@ -40,10 +40,12 @@ from ...core.ops.numerics import as_numpy_dtype
 from ...core.passes.facts import needed_shapes
 from ...core.trace import trace
 from ...core.trace.axes import known_shape
-from ...core.trace.python_protocols import is_asked_by, place_of
+from ...core.trace.python_protocols import PASSING, is_asked_by, place_of
 from ...core.trace.trace import NeedsConcrete, Trace, Value, cast_node, constant
 from ...core.trace.xp import all as xp
 from .dialect import Dialect, find_dialect, habits_of
+
+PASSING.add(__file__)
 
 
 # --- dtype, device, shape -------------------------------------------------------------------------

@@ -15,4 +15,4 @@ from multigrad.core import random as core
 def kernels(backend: Any) -> ModuleType:
     if backend.name == "numpy":
         return core
-    return importlib.import_module(f"multigrad_{backend.name}.kernels.random")
+    return importlib.import_module(f"multigrad_{backend.name}.core.kernels.random")

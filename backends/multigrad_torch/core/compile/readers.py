@@ -30,10 +30,10 @@ READ: Any = dynamo.Namespace()
 
 
 @dynamo.assume_constant_result
-def load(name: str, file: str = "compile") -> None:
+def load(name: str, module: str = "multigrad_torch.core.compile.compile") -> None:
     if name not in vars(READ):
         with without_modes():  # an exporter's would record tensors that modules make
-            vars(READ).update(import_module(f"multigrad_torch.compile.{file}").READ)
+            vars(READ).update(import_module(module).READ)
 
 
 def call_activation(
@@ -44,7 +44,7 @@ def call_activation(
 
 
 def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    load("call_function", "function_calls")
+    load("call_function", "multigrad_torch.compile.function_calls")
     return READ.call_function(function, args, kwargs)
 
 

@@ -15,6 +15,7 @@ imported: a protocol passes the function, and a dialect's table gives its meanin
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Iterator
 from functools import partial, partialmethod
 from typing import Any
@@ -212,14 +213,16 @@ class V(Symbol):
 
     def as_number(self) -> SymbolicNumber:
         """Return a symbol for the Python float in a tensor of one element."""
-        number = SymbolicNumber(self.trace, self.node)
-        self.trace.remember(number)
-        return number
+        return self._watched(SymbolicNumber(self.trace, self.node))
 
     def as_whole(self) -> SymbolicInteger:
         """Return a symbol for the Python integer in a tensor of one element."""
-        number = SymbolicInteger(self.trace, self.node)
-        self.trace.remember(number)
+        return self._watched(SymbolicInteger(self.trace, self.node))
+
+    def _watched(self, number: Any) -> Any:
+        """Let the witness see whether code still keeps a number when it ends."""
+        if self.trace.source.witness is not None:
+            self.trace.source.witness.made.append(weakref.ref(number))
         return number
 
     # --- indices and updates in place -------------------------------------------------------------
