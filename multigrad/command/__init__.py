@@ -13,7 +13,7 @@ import sys
 STOPPED = 130  # what shells say of a program that Ctrl-C ended
 EXTRA_MODULES = ("typer", "rich")
 # A command allocates much and ends soon: frequent collections would find little.
-SELDOM = (50_000, 20, 100)  # of the garbage collector
+SELDOM = (60_000, 20, 100)  # of the garbage collector
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -424,18 +423,23 @@ def _graphs_of_rule(
     if rule is None:
         return graphs_under(None, row, {}), None
     bound_rule = rule if isinstance(rule, RuleInForce) else resolve(rule).bound_rule()
-    numbers, facts = _read_numbers(bound_rule), {}
-    try:
-        with suppress(NeedsConcrete):
-            return graphs_under(bound_rule.specialization, row, facts), numbers
-        # Whose its methods are is known here; whatever else it asks, is not.
-        facts = {LIBRARY: backend.name}
-        return graphs_under(bound_rule.specialization, row, facts), numbers
-    except NeedsConcrete as need:
-        raise TraceError(
-            f"{bound_rule.specialization.subject} needs {', '.join(need.facts)} of its input "
-            "in Python; lower it through xg.activation(...), which knows the input"
-        ) from need
+    numbers, specialization = _read_numbers(bound_rule), bound_rule.specialization
+    captures, asked = specialization.captures[True], None
+    # Whose its methods are, this backend may say, or what its file imports; whatever else it asks
+    # is not known.
+    for facts in ({}, {LIBRARY: backend.name}, {LIBRARY: ""}):
+        known = captures.facts
+        try:
+            return graphs_under(specialization, row, facts), numbers
+        except NeedsConcrete as need:
+            asked = asked or (need if facts else None)
+            if facts:  # what it asked as another library's it may not ask
+                captures.facts = known
+    assert asked is not None
+    raise TraceError(
+        f"{specialization.subject} needs {', '.join(asked.facts)} of its input in Python; lower it "
+        "through xg.activation(...), which knows the input"
+    ) from asked
 
 
 def _read_numbers(bound_rule: RuleInForce) -> dict[str, Any]:

@@ -83,13 +83,16 @@ def test_declarations_stand_on_data_alone() -> None:
     for file in folder.rglob("*.py"):
         package = file.relative_to(folder).parts[:-1]
         imports = re.findall(
-            r"^ *from (\.+)(\S*) import", file.read_text(encoding="utf-8"), re.MULTILINE
+            r"^from (\.+)(\S*) import", file.read_text(encoding="utf-8"), re.MULTILINE
         )
         above = {rest for dots, rest in imports if len(dots) > len(package) + 1}
         known = {
             "errors",
+            "ir",
+            "ir.attributes",
             "ir.graph",
             "ir.op",
+            "ir.results",
             "ir.types",
             "support.class_bases",
             "support.installed",  # metadata of packages alone

@@ -103,7 +103,7 @@ class Op:
     made_of: Callable[..., Any] | None = None
     rounds: bool = True
     rewrites: tuple[Callable[..., Any], ...] = ()
-    in_xp: str
+    in_xp: str = ""
 
     # Not a dataclass, which would take 2 ms of each import for so many fields.
     def __init__(
