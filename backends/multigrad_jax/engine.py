@@ -1,5 +1,5 @@
-"""What stands above this package's core and registers with it: for each function of the core that
-something above provides, its place.
+"""What the rest of this package registers with its core: for each function of the core that it
+provides, its place.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The groups of torch's `Backend` that serve what stands above the core; each function's module
-loads as it is called.
+"""The groups of torch's `Backend` that the core does not need; each function's module loads as
+it is called.
 """
 
 from __future__ import annotations

@@ -113,6 +113,9 @@ if TYPE_CHECKING:
     from ..errors import RuleValueError as RuleValueError
     from ..errors import StaleTraceError as StaleTraceError
     from ..errors import UnsupportedOp as UnsupportedOp
+
+    def __getattr__(name: str) -> Any: ...  # `MODULES`
+
 else:
     _find, _list = lazy_names(
         __name__,

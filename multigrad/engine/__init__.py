@@ -1,5 +1,5 @@
-"""What stands above the core and registers with it: the functions of the core that something above
-provides, under their own names. Nothing is loaded before it is called.
+"""What the engine and features register with the core: the functions of the core that they provide,
+under their own names. Nothing is loaded before it is called.
 """
 
 from __future__ import annotations

@@ -408,7 +408,7 @@ class Late(str):
 def late(place: str) -> Any:
     """Return a group by its place, "module:name": it loads when it is first read.
 
-    What stands above the core reads it: the groups of `features.py`, and `Backend.differences`.
+    The storeys above the core read it: the groups of `features.py`, and `Backend.differences`.
     """
     return Late(place)
 
@@ -421,10 +421,12 @@ def load_group(place: str) -> Any:
 
 # The groups that a backend may leave out, and whose classes load with them.
 EMPTY: dict[str, Any] = {
-    name: Late(f"multigrad.engine.backend.features:{name}")
-    for name in ("Exports", "Imports", "Interop", "Models", "Modes")
+    **{
+        name: Late(f"multigrad.engine.backend.features:{name}")
+        for name in ("Exports", "Imports", "Interop", "Models", "Modes")
+    },
+    "Differences": Late("multigrad.engine.backend.differences:Differences"),
 }
-EMPTY["Differences"] = Late(f"{__package__}.differences:Differences")
 
 
 @record()

@@ -163,7 +163,7 @@ def _origin(trace: Trace) -> str:
     return f"written in {'xg.xp' if OWN in trace.source.routes else 'plain operators'}"
 
 
-def with_reads(variant: Variant, facts: Mapping[str, Any], reads: Mapping[str, Any]) -> Variant:
+def with_reads(variant: Variant, facts: Mapping[str, Any], reads: dict[str, Any]) -> Variant:
     """Return a variant with what its code read besides its arguments among its facts.
 
     Raises:

@@ -212,7 +212,7 @@ class _Asked:
     def __getattr__(self, name: str) -> Row:
         known = _by_name(len(DECLARED))
         if name not in known:  # of a family that is not loaded yet
-            _ = import_module(__package__).OPS
+            _ = import_module(__name__.rpartition(".")[0]).OPS
             known = _by_name(len(DECLARED))
         row = known.get(name)
         if row is None:

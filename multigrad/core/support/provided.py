@@ -1,6 +1,6 @@
 """Functions of the core that a storey above provides.
 
-The core has the plain answer of each, and calls it by its own name. What stands above registers a
+The core has the plain answer of each, and calls it by its own name. A storey above registers a
 place as text (`multigrad/engine/__init__.py`), so that nothing of it is loaded before it is needed:
 
     @provided
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from .threads import load_module
 
@@ -39,7 +39,7 @@ def provide(places: Mapping[str, str]) -> None:
 def provided(plain: Callable[P, R]) -> Callable[P, R]:
     """Return a function that runs what provides it; without that, the plain one."""
     place = f"{plain.__module__}:{plain.__name__}"
-    found: Callable[P, R] | None = None
+    found: Any = None
 
     @functools.wraps(plain)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,4 +1,4 @@
-"""The groups of a `Backend` that serve what stands above the core: other frameworks, models, files.
+"""The groups of a `Backend` that the core does not need: other frameworks, models, files.
 
 A backend may give each by its place (`late`), so that its file loads when somebody reads it.
 """

@@ -31,8 +31,8 @@ def has_same_bits(recipe: Recipe, variant: Variant, leaves: Sequence[Any]) -> bo
         leaves: the tensor, whether the rule gets its input, and its run-time params.
     """
     graphs, lower = variant.graphs, recipe.graphs.lower
-    is_rule = recipe.noun == "rule" and lower is not None and bool(recipe.functions)
-    if not is_rule or variant.omissions or graphs.is_random or how_much() == ALL:
+    is_rule = recipe.noun == "rule" and bool(recipe.functions)
+    if lower is None or not is_rule or variant.omissions or graphs.is_random or how_much() == ALL:
         return False
     x, has_tin, *values = leaves
     if not has_tin or not all(type(value) is float for value in values):

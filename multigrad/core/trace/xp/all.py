@@ -3,7 +3,7 @@
 It follows the Array API: `axis`, `keepdims`; NaN propagates through min, max and clip; `std` and
 `var` divide by n (`correction=0`). `gelu` is the exact one, `leaky_relu` has slope 0.01.
 
-What rules of the library need stands in `ops.py` and `arrays.py`. The other modules are loaded
+What rules of the library need is in `ops.py` and `arrays.py`. The other modules are loaded
 when a name is asked for that these lack.
 """
 

@@ -23,10 +23,11 @@ import logging
 import sys
 import types
 from collections.abc import Callable, Hashable
-from functools import cached_property, partial
+from functools import partial
 from importlib import import_module
 from typing import Any
 
+from ....core.support.class_bases import cached_property
 from ....core.support.trees import STANDS_FOR
 from ....core.trace.trace import Trace, Value
 from ..foreign_calls import call_by_own_gradient

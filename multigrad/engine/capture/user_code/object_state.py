@@ -20,13 +20,13 @@ import types
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ....core.backend.discovery import backend_of
 from ....core.ir.types import BOOL, FLOATS, WHOLE, dtype_name
+from ....core.support.class_bases import cached_property
 from ....core.trace.identity import Same, attributes_of, is_plain, value_key
 from ....core.trace.trace import Trace, Value
 from ....errors import BackendNotFound, RuleTypeError

@@ -347,7 +347,7 @@ def _is_copied(value: Value) -> bool:
     is_flat = node.op is ops.RESHAPE and (is_turned or len(node.attr("shape")) == 1)
     if not (is_flat or value.how == IN_ORDER) or is_view(value):
         return False
-    if is_turned:
+    if is_turned and base.base is not None:
         return is_known_contiguous(base.base)
     return value.base is None or _is_known_scattered(base)
 

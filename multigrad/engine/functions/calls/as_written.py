@@ -200,7 +200,9 @@ def run_as_written(
         name_rank(trace_error)
         raise trace_error from failure
     path = "grad_out" if tin is None else "tin"
-    return check_native(specialization.subject, path, like, gradient, backend)
+    checked = check_native(specialization.subject, path, like, gradient, backend)
+    assert checked is not None  # of a float
+    return checked
 
 
 def run_abroad(
