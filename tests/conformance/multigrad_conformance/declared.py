@@ -63,8 +63,8 @@ OF_ANY_SHAPE: dict[Attr, Any] = {
 # To reductions and orders a scalar is one element along any axis; to these it is not.
 NEED_AN_AXIS = {
     row
-    for specialization in (ops.shapes, ops.indexing)
-    for row in vars(specialization).values()
+    for module in (ops.shapes, ops.orders, ops.indexing)
+    for row in vars(module).values()
     if isinstance(row, Op)
 } - {ops.FLIP, ops.ROLL}
 KEEPING = (
