@@ -30,7 +30,12 @@ def test_the_tests_of_the_core_pass_without_the_rest(backend: Any) -> None:
 
 
 # JAX's small proof traces the code, and needs these; it runs without them, but for longer.
-TRACING = {"multigrad_jax.jaxprs", "multigrad_jax.rehearsal", "multigrad.engine.ops.loops"}
+TRACING = {
+    "multigrad_jax.jaxprs",
+    "multigrad_jax.rehearsal",
+    "multigrad.engine.ops",
+    "multigrad.engine.ops.loops",
+}
 DAILY = """
 import {framework}
 import sys
