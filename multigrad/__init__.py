@@ -12,13 +12,13 @@ for.
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec as _find_spec
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 # From now on a fork waits for what others import.
 from .core.support import threads as _threads  # noqa: F401
 from .core.support.lazy_modules import install_aliases as _install_aliases
+from .core.support.provided import load_engine as _load_engine
 
 # These are for type checkers; `_ROOMS` below says where each name is.
 if TYPE_CHECKING:
@@ -222,8 +222,7 @@ _MOVED = {
     "rules": ("core.rules", "engine.rules", ""),
 }
 _install_aliases(__name__, {**_MODULES, **_MOVED})
-if _find_spec(f"{__name__}.engine") is not None:  # the core does without it
-    from . import engine as _engine  # noqa: F401
+_load_engine(__name__)
 # FreeGrad's names, and names that others replace: they work, but `dir` does not list them.
 _OTHER_NAMES = {
     "cli",

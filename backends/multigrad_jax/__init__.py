@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +18,7 @@ from multigrad.core.backend.contract import (
     late,
 )
 from multigrad.core.support.lazy_modules import late_function
+from multigrad.core.support.provided import load_engine
 
 from .core import compile, versions
 from .core.attach import host, render, vjp
@@ -28,9 +26,7 @@ from .core.kernels import exact, ops, random
 
 __all__ = ["backend"]
 
-if find_spec(f"{__name__}.engine") is not None:  # the core does without it
-    import_module(f"{__name__}.engine")
-
+load_engine(__name__)
 backend = Backend(
     name="jax",
     tensors=Tensors(

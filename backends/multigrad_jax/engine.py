@@ -6,11 +6,8 @@ from __future__ import annotations
 
 from multigrad.core.support.provided import provide
 
-HERE = __name__.rpartition(".")[0]
-provide(
-    {
-        f"{HERE}.core.attach.host:make_group": f"{HERE}.distributed:make_group",
-        f"{HERE}.core.attach.render:in_shards": f"{HERE}.distributed:in_shards",
-        f"{HERE}.core.kernels.random:draw_part": f"{HERE}.distributed:draw_part",
-    }
-)
+provide("multigrad_jax", {
+    "core.attach.host": {"distributed": "make_group"},
+    "core.attach.render": {"distributed": "in_shards"},
+    "core.kernels.random": {"distributed": "draw_part"},
+})  # fmt: skip

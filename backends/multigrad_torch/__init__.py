@@ -5,9 +5,6 @@ A lowered rule or function becomes a `torch.autograd.Function`: `attach` renders
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-
 import torch
 
 from multigrad.core.backend.contract import (
@@ -21,6 +18,7 @@ from multigrad.core.backend.contract import (
     late,
 )
 from multigrad.core.support.lazy_modules import late_function
+from multigrad.core.support.provided import load_engine
 
 from .core import dynamo, state
 from .core.attach import attach, host, render, vjp
@@ -30,10 +28,7 @@ from .core.kernels import elementwise, exact, fast, masks, ops
 __all__ = ["backend"]
 
 
-if find_spec(f"{__name__}.engine") is not None:  # the core does without it
-    import_module(f"{__name__}.engine")
-
-
+load_engine(__name__)
 backend = Backend(
     name="torch",
     tensors=Tensors(

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from ..core.support.provided import provide
 
-# By the core's module, then by the module that provides them.
-PROVIDERS = {
+provide("multigrad", {
     # ops of whole arrays, and functions of xg.xp that no elementwise rule needs
     "core.ops": {"engine.ops.families": "list_families"},
     "core.trace.xp.all": {"engine.trace.xp.others": "other_modules"},
@@ -57,13 +56,4 @@ PROVIDERS = {
     },
     "core.rules.registry": {"engine.functions.chain": "chain"},
     "core.rules.vjp": {"engine.rules.vjp_of_code": "as_derived entry_of vjp_as_written"},
-}
-
-provide(
-    {
-        f"multigrad.{home}:{name}": f"multigrad.{provider}:{name}"
-        for home, rows in PROVIDERS.items()
-        for provider, names in rows.items()
-        for name in names.split()
-    }
-)
+})  # fmt: skip

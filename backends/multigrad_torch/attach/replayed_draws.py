@@ -16,6 +16,11 @@ from ..dialect.table import ALIASES
 Tensor: TypeAlias = torch.Tensor
 
 
+def replaying() -> Replaying:
+    """Return a context in which draws are replayed."""
+    return Replaying()
+
+
 class Replaying(TorchFunctionMode):
     """Makes torch's own draws use the keys that a graph's draws use."""
 

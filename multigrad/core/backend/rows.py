@@ -141,9 +141,17 @@ def compositions(
     if positions is not None:
         composed |= placed_rows(rows, positions)
     # A backend's own rows serve in compositions, too.
-    known = LateRows({**composed, **rows}, dict, make=lambda op: composed_row(op, known, widened))
+    known = composing({**composed, **rows}, dict, widened)
     made = [op for op in ops.CALLABLE_OPS if op.made_of is not None and op in known]
     return {**composed, **{op: known[op] for op in made}}
+
+
+def composing(
+    rows: Mapping[Op, Row], load: Callable[[], Mapping[Op, Row]], widened: Callable[[Row], Row]
+) -> LateRows:
+    """Return a table that composes the rows which it lacks of those that it has."""
+    table = LateRows(rows, load, make=lambda op: composed_row(op, table, widened))
+    return table
 
 
 def composed_row(op: Op, rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> Row | None:

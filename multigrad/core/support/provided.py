@@ -5,7 +5,7 @@ place as text (`multigrad/engine/__init__.py`), so that nothing of it is loaded 
 
     @provided
     def find_updates(symbols): return ()    the answer where only the core is installed
-    provide({"core.module:find_updates": "engine.module:find_updates"})
+    provide("multigrad", {"core.module": {"engine.module": "find_updates"}})
     find_updates(symbols)                   runs the engine's
 """
 
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
 
 from .threads import load_module
@@ -27,13 +29,24 @@ R = TypeVar("R")
 providers: dict[str, str] = {}
 
 
-def provide(places: Mapping[str, str]) -> None:
-    """Register what provides functions of the core.
+def provide(package: str, table: Mapping[str, Mapping[str, str]]) -> None:
+    """Register what provides functions of a package's core, under their own names.
 
     Args:
-        places: the place of what provides it, by that of the core's function, as module:name.
+        package: in which the modules of the table are.
+        table: the core's modules; for each the modules that provide functions of it, with the names
+            of these, between spaces.
     """
-    providers.update(places)
+    for home, rows in table.items():
+        for provider, names in rows.items():
+            for name in names.split():
+                providers[f"{package}.{home}:{name}"] = f"{package}.{provider}:{name}"
+
+
+def load_engine(package: str) -> None:
+    """Load what registers with a package's core, where it is installed: the core does without."""
+    if find_spec(f"{package}.engine") is not None:
+        import_module(f"{package}.engine")
 
 
 def provided(plain: Callable[P, R]) -> Callable[P, R]:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 
 from multigrad.core import ops
-from multigrad.core.backend.rows import LateRows, composed_row
+from multigrad.core.backend.rows import composing
 from multigrad.core.ir.op import Op
 from multigrad.core.support.lazy_modules import late_value
 
@@ -35,13 +35,7 @@ WIDE = (
     *(ops.GELU, ops.PROD, ops.VAR, ops.STD, ops.LOGSUMEXP, ops.SOFTMAX, ops.LOG_SOFTMAX),
 )
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
-
-
-def compose(op: Op) -> Callable[..., Any] | None:
-    return composed_row(op, OPS, elementwise.widened)
-
-
-OPS = LateRows(OWN, late_value("multigrad_jax.kernels.other_ops:OPS"), make=compose)
+OPS = composing(OWN, late_value("multigrad_jax.kernels.other_ops:OPS"), elementwise.widened)
 UNSUPPORTED: dict[Op, str] = {}
 
 

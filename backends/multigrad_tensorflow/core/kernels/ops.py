@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from multigrad.core import ops
-from multigrad.core.backend.rows import LateRows, composed_row
+from multigrad.core.backend.rows import composing
 from multigrad.core.ir.op import Op
 from multigrad.core.support.lazy_modules import late_value
 
@@ -34,19 +34,11 @@ WIDE = (
     *(ops.LOGSUMEXP, ops.SOFTMAX, ops.LOG_SOFTMAX),
 )
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
-
-
-def compose(op: Op) -> Callable[..., Any] | None:
-    return composed_row(op, OPS, elementwise.widened)
-
-
-OPS = LateRows(OWN, late_value("multigrad_tensorflow.kernels.other_ops:OPS"), make=compose)
+OPS = composing(OWN, late_value("multigrad_tensorflow.kernels.other_ops:OPS"), elementwise.widened)
 UNSUPPORTED: dict[Op, str] = {}
 
 
 # --- masks as bits, eight to a byte, the first in the highest bit ---------------------------------
-
-
 WEIGHTS = (128, 64, 32, 16, 8, 4, 2, 1)
 
 

@@ -217,7 +217,7 @@ class Fusing:
 
 
 def begin_fusing(native: Any, waits: bool) -> Callable[..., Any]:
-    """Return what applies a Function to large tensors, by kernels as soon as there are some."""
+    """Return a function that applies a Function to large tensors, by kernels once it has some."""
     return Fusing(native, waits).apply
 
 

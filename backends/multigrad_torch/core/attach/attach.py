@@ -326,7 +326,7 @@ class LargeCalls:
 
 @provided
 def begin_fusing(native: Any, waits: bool) -> Callable[..., Any]:
-    """Return what applies a Function to large tensors: its plain code."""
+    """Return a function that applies a Function to large tensors by its plain code."""
     return partial(apply_plainly, native)
 
 

@@ -113,7 +113,7 @@ def accumulate_all(
 
 @provided
 def find_scans(trace: Trace, order: Sequence[Node], accumulate: Any) -> Any:
-    """Return what pulls the scans among nodes, each at the last of its results: the core has none.
+    """Return a function that pulls back through the scans among nodes; None: there are none.
 
     Args:
         accumulate: `accumulate_all`, for the turns.
