@@ -119,11 +119,37 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
             return forward.function
         make = partial(Function, recipe_of_derivative(forward))
         return build_once(forward.functions_under, None, make)
-    make = RuleUnder(specialization, forward).function
+    make = partial(function_under, specialization, forward)
     if forward.function is not None:
         return build_once(forward.functions_under, specialization, make, MOST_RULES)
     # A named activation may live forever: the Function goes with the rule.
     return build_once(specialization.functions_under, forward.name, make, MOST_RULES)
+
+
+def function_under(specialization: Specialization, forward: Forward) -> Function:
+    """Return a new Function of a rule under an activation."""
+    rule, under = specialization.rule, RuleUnder(specialization, forward)
+    recipe = Recipe(
+        f"{rule.name} under {forward.name}",
+        under.run,
+        signature=_signature("tin", *specialization.runtime),
+        subject=specialization.subject,
+        title=f"{specialization.subject} under {forward.name}",
+        written_in=specialization.recipe.dialect,
+        origin=specialization,
+        options=Options(native=rule.native, fused=rule.fused),
+        arguments=ArgumentRules(under.lay_out, under.check),
+        graphs=GraphSource(
+            under.capture, under.prove, note_native=specialization.give_up, gives_like_input=True
+        ),
+    )
+    function = Function(recipe)
+    function.is_surrogate = True
+    if forward.function is None:
+        # The graphs are the code's, and outlive this Function.
+        forms = specialization.code.forms_under
+        function.captures.forms = forms.setdefault(forward.name, function.captures.forms)
+    return function
 
 
 def record_under(specialization: Specialization | None, forward: Forward, *inputs: Any) -> Value:
@@ -191,30 +217,6 @@ class RuleUnder:
 
     def __init__(self, specialization: Specialization, forward: Forward) -> None:
         self.specialization, self.forward = specialization, forward
-
-    def function(self) -> Function:
-        specialization, forward, rule = self.specialization, self.forward, self.specialization.rule
-        recipe = Recipe(
-            f"{rule.name} under {forward.name}",
-            self.run,
-            signature=_signature("tin", *specialization.runtime),
-            subject=specialization.subject,
-            title=f"{specialization.subject} under {forward.name}",
-            written_in=specialization.recipe.dialect,
-            origin=specialization,
-            options=Options(native=rule.native, fused=rule.fused),
-            arguments=ArgumentRules(self.lay_out, self.check),
-            graphs=GraphSource(
-                self.capture, self.prove, note_native=specialization.give_up, gives_like_input=True
-            ),
-        )
-        function = Function(recipe)
-        function.is_surrogate = True
-        if forward.function is None:
-            # The graphs are the code's, and outlive this Function.
-            forms = specialization.code.forms_under
-            function.captures.forms = forms.setdefault(forward.name, function.captures.forms)
-        return function
 
     def lay_out(
         self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
