@@ -17,7 +17,7 @@ FOLDERS = ("multigrad", *(f"backends/multigrad_{x}" for x in ("torch", "jax", "t
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 ALWAYS = {
     *("cache", "lru_cache", "ContextVar", "count", "local"),
-    *("WeakKeyDictionary", "WeakSet", "WeakValueDictionary"),
+    *("WeakKeyDictionary", "WeakSet", "WeakValueDictionary", "composing"),
 }
 WRITERS = {*dir(list), *dir(OrderedDict), *dir(set), *dir(deque)}  # the methods that write
 WRITERS -= {*dir(tuple), *dir(frozenset), *dir(MappingProxyType)}

@@ -150,6 +150,24 @@ def test_a_rule_that_looks_at_rank_or_dtype_is_saved_for_each(mine: Any) -> None
         rank(None, np.ones((1,) * 9), np.ones((1,) * 9))
 
 
+def test_a_rule_that_compares_a_dtype_with_a_text_is_told_where_dtypes_equal_none(
+    backend: Any, mine: Any
+) -> None:
+    ones = backend.array(np.ones(2, np.float32))
+
+    def by_name(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return grad_out * 2 if tin.dtype == xp.float32 else grad_out * 3
+
+    assert backend.numpy(xg.compose(by_name)(None, ones, ones)).tolist() == [2, 2]
+    assert backend.numpy(xg.compose(mine.by_dtype)(None, ones, ones)).tolist() == [2, 2]
+    registered = xg.register(f"test by_dtype on {backend.name}")(mine.by_dtype)
+    if backend.name == "torch":
+        with pytest.warns(Warning, match="differs from its graph.*runs as written, on torch only"):
+            assert backend.numpy(registered(None, ones, ones)).tolist() == [3, 3]
+    else:
+        assert backend.numpy(registered(None, ones, ones)).tolist() == [2, 2]
+
+
 def test_a_rule_that_looks_at_lengths_cannot_be_saved() -> None:
     def by_length(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
         return grad_out * 2 if tin.shape[0] > 3 else grad_out

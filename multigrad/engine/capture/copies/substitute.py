@@ -27,7 +27,6 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from ....core.support.class_bases import cached_property
 from ....core.support.trees import STANDS_FOR
 from ....core.trace.trace import Trace, Value
 from ..foreign_calls import call_by_own_gradient
@@ -425,7 +424,7 @@ class _Substitution:
             if method is not None and self.is_users(method):
                 copied = self.copy(method)
                 method_wrapped = type(value)(copied) if isinstance(value, WRAPPED) else copied
-                if isinstance(method_wrapped, cached_property):
+                if isinstance(method_wrapped, functools.cached_property):
                     method_wrapped.__set_name__(subclass, name)
                 setattr(subclass, name, method_wrapped)
         return subclass

@@ -16,6 +16,7 @@ assigned to it.
 from __future__ import annotations
 
 import copy
+import functools
 import types
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -26,7 +27,6 @@ import numpy as np
 
 from ....core.backend.discovery import backend_of
 from ....core.ir.types import BOOL, FLOATS, WHOLE, dtype_name
-from ....core.support.class_bases import cached_property
 from ....core.trace.identity import Same, attributes_of, is_plain, value_key
 from ....core.trace.trace import Trace, Value
 from ....errors import BackendNotFound, RuleTypeError
@@ -320,7 +320,8 @@ class FilledCopy:
         for each, rows in self._before:
             before = dict(rows)
             for name, value in contents_of(each):
-                is_cache = isinstance(getattr(type(each), str(name), None), cached_property)
+                declared = getattr(type(each), str(name), None)
+                is_cache = isinstance(declared, functools.cached_property)
                 is_cache |= name not in before and (may_add or not isinstance(value, Value))
                 if value is not before.get(name) and not is_cache:
                     return f"assigns to {name!r} of {_shown(each)}"

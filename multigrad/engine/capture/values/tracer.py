@@ -18,13 +18,14 @@ import sys
 import weakref
 from collections.abc import Iterator
 from functools import partial, partialmethod
+from types import CodeType
 from typing import Any
 
 import numpy as np
 
-from ....core.ir.types import is_float
+from ....core.ir.types import DTYPES, is_float
 from ....core.trace.axes import known_shape
-from ....core.trace.source import OWN
+from ....core.trace.source import OF_TENSORS, OWN
 from ....core.trace.trace import NeedsConcrete, Value, copy_of, is_symbolic_tensor
 from ....core.trace.xp import all as xp
 from ....core.trace.xp.symbol import Symbol
@@ -78,7 +79,22 @@ class V(Symbol):
             return SymbolicDType(name, self.trace)
         name = facts["dtype"] if name == "T" else name
         dialect = find_dialect(self.trace.dialect)
-        return SymbolicDType(name, self.trace) if dialect is None else dialect.tensors.dtype(name)
+        if dialect is None:
+            return SymbolicDType(name, self.trace)
+        own = dialect.tensors.dtype(name)
+        if self.trace.kind == "rule" and self.trace.reading.owner in OF_TENSORS and own != name:
+            self._check_no_text(sys._getframe(1).f_code)
+        return own
+
+    def _check_no_text(self, asking: CodeType) -> None:
+        # NumPy's dtypes, JAX's and TensorFlow's equal their names, torch's do not: the rule would
+        # have another gradient there, and its document, for all, would not have that.
+        for text in asking.co_consts:
+            if isinstance(text, str) and text in DTYPES:
+                raise self.trace.error(
+                    f"asks for a dtype beside the text {text!r}, which no dtype of "
+                    f"{self.trace.dialect} equals. Write x.dtype == xp.{text}"
+                )
 
     @property
     def device(self) -> Any:
