@@ -10,7 +10,7 @@ provide("multigrad", {
     # ops of whole arrays, and functions of xg.xp that no elementwise rule needs
     "core.ops": {"engine.ops.families": "list_families"},
     "core.trace.xp.all": {"engine.trace.xp.others": "other_modules"},
-    "core.trace.derived.derivatives": {"engine.trace.derived.scans": "find_scans"},
+    "core.trace.derived.derivatives": {"engine.trace.derived.scans": "pull_scan"},
     "core.trace.python_protocols": {"engine.trace.assertions": "asserted"},
     "core.lowering.emit": {"engine.lowering.loops": "write_loop"},
     "core.lowering.function_graph": {"engine.lowering.loops": "run_scans_of_backward"},

@@ -103,7 +103,7 @@ def find_cuts_for_writes(graphs: FunctionGraph, backend: Backend, *, joins: bool
     if not joins:
         return None
     pair = graphs.with_histories() or graphs
-    cut = pair.cut_for_writes()
+    cut = pair.cut(True, watched=False, loops=True, written=True)
     if any(map(cut.keep.reads, pair.outputs)):  # what is kept is computed of an output
         return None
     # The input itself as well, by which the derivative of a backward passes.
@@ -128,7 +128,7 @@ def _find_wide(
         wide = graphs.with_histories()
     if wide is None:
         return None
-    return WideCut(wide, wide.cut_after_loops(floats, watched=autodiff.watches_outputs))
+    return WideCut(wide, wide.cut(floats, watched=autodiff.watches_outputs, loops=True))
 
 
 def shares_work(graphs: FunctionGraph, cut: ResidualCut, fast: bool) -> bool:

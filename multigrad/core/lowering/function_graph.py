@@ -7,7 +7,7 @@ pairs that lowering makes of it, its cuts, and its forward mode; then masks that
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..ir.op import Op
 from ..ir.results import kept
 from ..ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, Type, is_float
 from ..passes.decisions import with_exact_decisions
-from ..passes.memory import apart_from_constants, nodes_of, owned, without_memory
+from ..passes.memory import nodes_of, without_memory
 from ..passes.residuals import (
     Keepable,
     ResidualCut,
@@ -204,32 +204,21 @@ class FunctionGraph:
 
         `pushed` keeps them, because a saved pair is without it.
         """
-        forward, backward = drop_calls(self.forward), drop_calls(self.backward)
-        if forward is self.forward and backward is self.backward:
+        pair = self.mapped(drop_calls)
+        if pair is self:
             return self
         lost = (*self.lost, *gradients_lost(self.backward))
         return replace(
             self,
-            forward=replace(simplify(forward), origin=self.forward.origin),
-            backward=simplify(backward),
+            forward=replace(simplify(pair.forward), origin=self.forward.origin),
+            backward=simplify(pair.backward),
             second_order=self.second_order and not lost,
             lost=lost,
         )
 
-    def apart_from_constants(self) -> FunctionGraph:
-        """Return the pair with no result or gradient in the memory of a constant."""
-        forward, backward = map(apart_from_constants, (self.forward, self.backward))
-        if forward is self.forward and backward is self.backward:
-            return self
-        return replace(self, forward=forward, backward=backward)
-
-    def owning_results(self) -> FunctionGraph:
-        """Return the pair with results and gradients in memory of their own."""
-        return replace(self, forward=owned(self.forward), backward=owned(self.backward))
-
-    def without_memory(self) -> FunctionGraph:
-        """Return the pair for tensors that nobody writes to."""
-        forward, backward = without_memory(self.forward), without_memory(self.backward)
+    def mapped(self, change: Callable[[Graph], Graph]) -> FunctionGraph:
+        """Return the pair of both graphs as `change` returns them."""
+        forward, backward = change(self.forward), change(self.backward)
         if forward is self.forward and backward is self.backward:
             return self
         return replace(self, forward=forward, backward=backward)
@@ -296,6 +285,7 @@ class FunctionGraph:
         *,
         watched: bool = True,
         packs: bool = False,
+        loops: bool = False,
         written: bool = False,
     ) -> ResidualCut:
         """Return the backward split at what forward keeps for it.
@@ -304,51 +294,31 @@ class FunctionGraph:
             floats: whether a float kept by forward keeps its derivative.
             watched: whether nobody writes into a kept output unnoticed.
             packs: whether masks may be kept as bits.
+            loops: whether what scans give is kept, so that none runs again, and with
+                residuals="time" also what cost forward much.
             written: whether others may write to inputs and outputs.
         """
         if self.residuals == "input":
             return self.cut_at_inputs()
-        keepable = self._keepable(floats, watched)
-        if written:
-            keepable = replace(keepable, unkept=self.unkept, outputs=False, written=True)
-        cut = cut_residuals(self.forward, self.backward, self.roles, keepable)
-        return pack_masks(cut, self.cotangents) if packs and self.residuals in PACKED else cut
-
-    def cut_after_loops(self, floats: bool = False, *, watched: bool = True) -> ResidualCut:
-        """Return the cut that keeps what scans give, so that none runs again, and with
-        residuals="time" also what cost forward much.
-        """
-        keepable = self._keepable(floats, watched)
-        keepable = replace(keepable, loops=True, costly=self.residuals == TIME)
-        return cut_residuals(self.forward, self.backward, self.roles, keepable)
-
-    def cut_for_writes(self) -> ResidualCut:
-        """Return the cut of fast code that reads no input that others may have written to."""
-        keepable = self._keepable(True, False)
-        keepable = replace(
-            keepable,
-            loops=True,
-            costly=self.residuals == TIME,
-            outputs=False,
-            unkept=self.unkept,
-            written=True,
-        )
-        return cut_residuals(self.forward, self.backward, self.roles, keepable)
-
-    def _keepable(self, floats: bool, watched: bool) -> Keepable:
         # The derivative of an output is that of this pair. Unless that is the derivative of its
         # ops, only marked outputs may be kept.
         is_promised = self.first_order or (self.keeps_output and self.is_once)
-        return Keepable(
+        keepable = Keepable(
             floats=floats or self.first_order,
-            outputs=is_promised or self.is_derivative,
+            outputs=not written and (is_promised or self.is_derivative),
             deciding=self.is_rule and watched,
+            loops=loops,
+            costly=loops and self.residuals == TIME,
             bits=self.residuals in CHEAP_MASKS,
+            unkept=self.unkept if written else (),
+            written=written,
         )
+        cut = cut_residuals(self.forward, self.backward, self.roles, keepable)
+        return pack_masks(cut, self.cotangents) if packs and self.residuals in PACKED else cut
 
     def cut_with_costly(self, floats: bool) -> ResidualCut | None:
         """Return the cut of fast code that also keeps costly values; None if there is none."""
-        return self.cut_after_loops() if self.keeps_costly(floats) else None
+        return self.cut(loops=True) if self.keeps_costly(floats) else None
 
     def keeps_costly(self, floats: bool) -> bool:
         """Return whether fast code keeps what cost forward much, with residuals="time" only."""

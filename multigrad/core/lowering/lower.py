@@ -41,6 +41,7 @@ from ..backend.emitted import (
 )
 from ..ir.graph import Graph
 from ..ir.types import is_float
+from ..passes.memory import apart_from_constants, owned, without_memory
 from ..passes.residuals import ResidualCut
 from ..support.records import record
 from ..trace.derived.custom_calls import drop_calls, gradients_lost
@@ -177,15 +178,13 @@ def lower_graphs(
 def _prepare(graphs: FunctionGraph, backend: Backend, style: Style, checks: bool) -> Lowering:
     """Rename what emitted code has other names for, and reserve the names that it uses."""
     params = graphs.params
-    if ops.MEMORY not in backend.kernels.rows:
-        graphs = graphs.without_memory()
-    else:
-        graphs = graphs.apart_from_constants()
+    shares_memory = ops.MEMORY in backend.kernels.rows
+    graphs = graphs.mapped(apart_from_constants if shares_memory else without_memory)
     graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
     graphs = graphs.with_exact_decisions(backend.kernels.exact)
     is_owning = backend.tensors.write is not None and backend.tensors.address is None
     if is_owning and not graphs.is_rule:
-        graphs = graphs.owning_results()
+        graphs = graphs.mapped(owned)
     selects = backend.kernels.selects and graphs.selects
     emission = Emission(backend, graphs.backward.name, widens=graphs.widens, selects=selects)
     # The object's name is that of the pair, unless it means something else in emitted code.

@@ -10,18 +10,18 @@ from dataclasses import replace
 from typing import Any
 
 from ...core.backend.emitted import Body
-from ...core.ir.graph import Node, Region, walk
+from ...core.ir.graph import Node, Region, key_of_loop, walk
 from ...core.ir.types import is_float
 from ...core.lowering.emit import Emission, Writer, emit_body
 from ...core.lowering.function_graph import FunctionGraph
 from ...core.passes.simplify import substitute
-from ..ops.loops import OF_A_LOOP, joined, key_of
+from ..ops.loops import OF_A_LOOP, joined
 from ..passes.turns import assume_alike
 
 
 def write_loop(writer: Writer, node: Node) -> str:
     """Return the code of a loop's result; the loop runs once for all of its results."""
-    key, emission, kernels = key_of(node), writer.emission, writer.backend.kernels
+    key, emission, kernels = key_of_loop(node), writer.emission, writer.backend.kernels
     name = writer.loops.get(key)
     if name is None:
         run, kernel_name = getattr(kernels, node.op.name), node.op.name

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...core.ir.attributes import REGION, count, flag
-from ...core.ir.graph import Graph, Node, Region, make_node
+from ...core.ir.graph import Graph, Node, Region, key_of_loop, make_node
 from ...core.ir.types import BOOL, FLOATS, UNKNOWN, T, Type
 from ...core.ops.numerics import RELEASE, Array, as_numpy_dtype
 from ...core.ops.properties import LINEAR, ZERO, Degree, spread
@@ -358,27 +358,18 @@ def degree_of_scan(node: Node, degrees: list[Degree]) -> Degree:
     return results[node.attr("position")]
 
 
-def key_of(node: Node) -> tuple[Any, ...]:
-    """Return a key that all nodes of one scan share; each is another of its results."""
-    return node.operands, tuple(pair for pair in node.attrs if pair[0] != "position")
-
-
-def _but_for_results(node: Node) -> tuple[Any, ...]:
-    return node.operands, tuple(p for p in node.attrs if p[0] not in ("position", "body"))
-
-
 def joined(nodes: Sequence[Node]) -> Mapping[Node, Node]:
     """Map scan nodes to nodes of a wider scan, one that begins with the same results."""
     widest: dict[tuple[Any, ...], Node] = {}
     for node in nodes:
         # Scans over the same operands, whose bodies may differ in their results.
-        key = _but_for_results(node)
+        key = key_of_loop(node, "body")
         rival = widest.get(key)
         if rival is None or _begins(node, rival):
             widest[key] = node
     wider: dict[Node, Node] = {}
     for node in nodes:
-        widest_node = widest[_but_for_results(node)]
+        widest_node = widest[key_of_loop(node, "body")]
         if _begins(widest_node, node):
             attrs = {**dict(widest_node.attrs), "position": node.attr("position")}
             wider[node] = make_node(node.op, node.operands, attrs, node.type)

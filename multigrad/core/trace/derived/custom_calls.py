@@ -2,7 +2,7 @@
 
 Inside another capture the function's ops are part of the outer graph. `record_call` puts a `call`
 node around each of its outputs, whose value is that output and whose operands are the function's
-inputs. A derivative that meets it passes through the function's own backward (`Calls.pull`), and
+inputs. A derivative that meets it passes through the function's own backward (`pull_call`), and
 never the ops. For `y = f(x)`, where the function computed `exp(x)`:
 
     x ──► exp ──► call(f, 0) ──► y        values: along all of it
@@ -164,48 +164,32 @@ def renew_calls(before: Graph, after: Graph, replacements: Mapping[Node, Node]) 
 
 
 # --- the derivative of a call ---------------------------------------------------------------------
-class GradientCalls:
-    """The calls of one graph being differentiated; a call pulls all its outputs at once."""
+def pull_call(
+    trace: Trace, node: Node, cotangents: Mapping[int, Any], active: Collection[Node]
+) -> list[Value | None]:
+    """Return the share of each operand of a call's node.
 
-    def __init__(self, trace: Trace, order: Sequence[Node]) -> None:
-        self.trace = trace
-        self.nodes: dict[CustomCall, list[Node]] = {}
-        for node in order:
-            if node.op is ops.CALL:
-                self.nodes.setdefault(node.attr("function"), []).append(node)
-
-    def pull(
-        self, node: Node, cotangents: Mapping[Node, Any], active: Collection[Node]
-    ) -> list[Value | None]:
-        """Return each operand's share, at the last of a call's nodes; None at the others.
-
-        Args:
-            cotangents: those of all values that are known by now.
-            active: the nodes that depend on what the derivative is taken with respect to.
-        """
-        call: CustomCall = node.attr("function")
-        nodes = self.nodes[call]
-        known = {n.attr("position"): cotangents[n] for n in nodes if n in cotangents}
-        # The walk is in reverse, so the first node comes last, when all cotangents are known.
-        if node is not nodes[0] or not known:
-            return [None] * len(node.operands)
-        operands = node.operands[1:]
-        for name, operand in zip(call.names, operands, strict=True):
-            if name in call.refused and operand in active:
-                message = call.refused[name]
-                raise self.trace.error(f"takes a derivative that is not there: {message}")
-        inputs: dict[str, Any] = {
-            name: known[i] if i in known else xp.zeros_like(self.trace.value(output))
-            for i, (name, output) in enumerate(zip(call.cotangents, call.outputs, strict=True))
-        }
-        inputs |= {n: self.trace.value(o) for n, o in zip(call.names, operands, strict=True)}
-        outputs = {
-            position: self.trace.value(_call_node(call, position, operands))
-            for _, position in marks(call.backward)
-        }
-        gradients = replay(self.trace, call.backward, inputs, outputs)
-        by_name = dict(zip(call.wrt, gradients, strict=True))
-        return [None, *(by_name.get(name) for name in call.names)]
+    Args:
+        cotangents: those of the call's outputs that are known, by position.
+        active: the nodes that depend on what the derivative is taken with respect to.
+    """
+    call: CustomCall = node.attr("function")
+    operands = node.operands[1:]
+    for name, operand in zip(call.names, operands, strict=True):
+        if name in call.refused and operand in active:
+            raise trace.error(f"takes a derivative that is not there: {call.refused[name]}")
+    inputs: dict[str, Any] = {
+        name: cotangents[i] if i in cotangents else xp.zeros_like(trace.value(output))
+        for i, (name, output) in enumerate(zip(call.cotangents, call.outputs, strict=True))
+    }
+    inputs |= {n: trace.value(o) for n, o in zip(call.names, operands, strict=True)}
+    outputs = {
+        position: trace.value(_call_node(call, position, operands))
+        for _, position in marks(call.backward)
+    }
+    gradients = replay(trace, call.backward, inputs, outputs)
+    by_name = dict(zip(call.wrt, gradients, strict=True))
+    return [None, *(by_name.get(name) for name in call.names)]
 
 
 # --- to record a graph's ops anew -----------------------------------------------------------------

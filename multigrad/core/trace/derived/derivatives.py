@@ -10,23 +10,23 @@ each operand, and the shares of a value add up to its cotangent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ....errors import UnsupportedOp
 from ... import ops
-from ...ir.graph import Graph, Node, dependents, make_node, walk
+from ...ir.graph import Graph, Node, dependents, key_of_loop, make_node, walk
 from ...ir.types import FLOAT8, UNKNOWN, is_float
 from ...ops.properties import CONSTANT, LINEAR, ZERO, spread
 from ...passes.facts import read_shapes_alone
 from ...passes.residuals import by_value
 from ...passes.simplify import simplify, substitute
-from ...support.provided import provided
+from ...support.provided import NEEDS_ENGINE, provided
 from ...support.threads import SERIALS
 from ..coercion import cast_node
 from ..trace import Trace, Value
 from ..xp import all as xp
-from .custom_calls import GradientCalls
+from .custom_calls import pull_call
 
 
 def pullback(forward: Graph, wrt: str = "tin") -> Graph:
@@ -84,17 +84,19 @@ def accumulate_all(
     # Dependence by shape alone carries no derivative.
     passing = [node for node in order if node.op is not ops.STOP_GRADIENT]
     active = dependents(passing, targets, by_value=True)
-    calls = GradientCalls(trace, order)
-    has_scans = any(node.op.loop == "rows" for node in order)
-    scans = find_scans(trace, order, accumulate_all) if has_scans else None
+    results = _results_of_one(order)
     for node in reversed(order):
         if node not in active or node.op is ops.INPUT:
             continue
         shares: Sequence[Value | None]
-        if node.op is ops.CALL:
-            shares = calls.pull(node, known, active)
-        elif scans is not None and node.op.loop == "rows":
-            shares = scans.pull(node, known, active)
+        if node in results:
+            nodes = results[node]
+            cotangents = {n.attr("position"): known[n] for n in nodes if n in known}
+            # The walk is in reverse, so the first node comes last, when all cotangents are known.
+            if node is not nodes[0] or not cotangents:
+                continue
+            pull = pull_call if node.op is ops.CALL else pull_scan
+            shares = pull(trace, node, cotangents, active)
         elif node in known:
             shares = _pull_op(trace, node, known[node])
         else:
@@ -111,14 +113,22 @@ def accumulate_all(
     return [known.get(target) for target in targets]
 
 
-@provided
-def find_scans(trace: Trace, order: Sequence[Node], accumulate: Any) -> Any:
-    """Return a function that pulls back through the scans among nodes; None: there are none.
+def _results_of_one(order: Sequence[Node]) -> dict[Node, list[Node]]:
+    """Return the nodes of calls and scans, each with all that are results of the same one."""
+    nodes_of: dict[Any, list[Node]] = {}
+    for node in order:
+        if node.op is ops.CALL or node.op.loop == "rows":
+            key = node.attr("function") if node.op is ops.CALL else key_of_loop(node)
+            nodes_of.setdefault(key, []).append(node)
+    return {node: nodes for nodes in nodes_of.values() for node in nodes}
 
-    Args:
-        accumulate: `accumulate_all`, for the turns.
-    """
-    return None
+
+@provided
+def pull_scan(
+    trace: Trace, node: Node, cotangents: Mapping[int, Any], active: Collection[Node]
+) -> Sequence[Value | None]:
+    """Return the share of each operand of a scan, as `pull_call` of a call."""
+    raise UnsupportedOp(f"the derivative of a loop {NEEDS_ENGINE}")
 
 
 def _pull_op(trace: Trace, node: Node, cotangent: Any) -> Sequence[Value | None]:

@@ -13,7 +13,7 @@ those too, stacked. The others are computed again, from them, from rows and from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,13 +26,11 @@ from ....core.passes.facts import needed_shapes
 from ....core.passes.residuals import INFINITE, minimum_cut
 from ....core.passes.simplify import simplify, substitute
 from ....core.support.records import record
+from ....core.trace.derived.derivatives import accumulate_all
 from ....core.trace.trace import NeedsConcrete, Trace, Value
 from ....core.trace.xp import all as xp
-from ...ops.loops import key_of
 from ...passes.turns import drop_sums, find_alike, shape_of_another
 
-# (trace, outputs with their cotangents, targets) -> the targets' cotangents.
-Accumulate = Callable[[Trace, Sequence[tuple[Node, Value]], Sequence[Node]], list[Value | None]]
 # The costs of keeping an element of a value of each turn. A row of a scanned tensor, and a
 # constant, are there: the one is then held until backward, the other costs nothing.
 CARRIED, ROW, CONSTANT = 64, 16, 0
@@ -40,28 +38,17 @@ FLOAT = CARRIED - 1  # at equal cost a computed float is preferred to the carry 
 MASK = 16  # a computed bool: one byte for a float's four
 
 
-class Scans:
-    """The scans of one graph being differentiated; a scan pulls all its outputs at once."""
+def pull_scan(
+    trace: Trace, node: Node, cotangents: Mapping[int, Value], active: Collection[Node]
+) -> list[Value | None]:
+    """Return the share of each operand of a scan.
 
-    def __init__(self, trace: Trace, order: Sequence[Node], accumulate: Accumulate) -> None:
-        self.trace = trace
-        self.accumulate = accumulate
-        self.nodes: dict[Any, list[Node]] = {}  # each node of a scan is one of its results
-        for node in order:
-            if node.op is ops.SCAN:
-                self.nodes.setdefault(key_of(node), []).append(node)
-
-    def pull(
-        self, node: Node, cotangents: Mapping[Node, Any], active: Collection[Node]
-    ) -> list[Value | None]:
-        """Return each operand's share, at the last of a scan's nodes; None at the others."""
-        nodes = self.nodes[key_of(node)]
-        by_position = {n.attr("position"): cotangents[n] for n in nodes if n in cotangents}
-        # The walk is in reverse, so the first node comes last, when all cotangents are known.
-        if node is not nodes[0] or not by_position:
-            return [None] * len(node.operands)
-        is_wanted = [operand in active and is_tensor(operand) for operand in node.operands]
-        return TurnedScan(self.trace, node, by_position, is_wanted).pull(self.accumulate)
+    Args:
+        cotangents: those of its results that are known, by position.
+        active: the nodes that depend on what the derivative is taken with respect to.
+    """
+    wanted = [operand in active and is_tensor(operand) for operand in node.operands]
+    return TurnedScan(trace, node, cotangents, wanted).pull()
 
 
 def is_tensor(node: Node) -> bool:
@@ -118,10 +105,10 @@ class TurnedScan:
     def constants(self) -> range:
         return range(self.rows.stop, len(self.turn.inputs))
 
-    def pull(self, accumulate: Accumulate) -> list[Value | None]:
+    def pull(self) -> list[Value | None]:
         """Return the cotangent of each operand, of one scan for all; None: it has none."""
         inputs, operands, carried = self.turn.inputs, self.node.operands, self.carried
-        turn_back = self._differentiate_turn(accumulate)
+        turn_back = self._differentiate_turn()
         kept, gradients = self._choose_kept(turn_back)
         read = set(walk(gradients.outputs))
         read_rows = [i for i in self.rows if inputs[i] in read]
@@ -172,7 +159,7 @@ class TurnedScan:
         return [value.node for value in results[len(turn.outputs) :]]
 
     # --- the VJP of a turn ------------------------------------------------------------------------
-    def _differentiate_turn(self, accumulate: Accumulate) -> TurnBack:
+    def _differentiate_turn(self) -> TurnBack:
         inputs, outputs, carried = self.turn.inputs, self.turn.outputs, self.carried
         moving, trace = self._moving(), self._trace_of_turn()
         cotangents = {
@@ -185,7 +172,7 @@ class TurnedScan:
         seeds = [(outputs[i], cotangent) for i, cotangent in cotangents.items()]
         operands = {input_node.attr("name"): operand for input_node, operand, _ in self._inputs()}
         with asked_of(operands):
-            gradients_of_targets = accumulate(trace, seeds, [inputs[i] for i in targets])
+            gradients_of_targets = accumulate_all(trace, seeds, [inputs[i] for i in targets])
         # A carry on which nothing depends in this turn still has a cotangent in the next: zero.
         shares = {
             i: xp.zeros_like(trace.value(inputs[i])) if share is None else share
@@ -358,6 +345,3 @@ def loop_values(
             trace.source.locations.setdefault(node, place)
         values.append(trace.value(node))
     return values
-
-
-find_scans = Scans
