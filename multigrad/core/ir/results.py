@@ -105,10 +105,6 @@ def overwritten(x: Type, value: Type, **attrs: Any) -> Type:
     return x
 
 
-def of_matrix(x: Type) -> Type:
-    return kept(x)
-
-
 def rows_of(x: Type, *others: Type) -> Type:
     need_tensors(x, *others)
     return Type("tensor", INT64, UNKNOWN)

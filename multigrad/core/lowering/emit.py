@@ -48,7 +48,6 @@ class Emission:
 
     Attributes:
         rule: whose code it is, for error messages.
-        dtype: replaces T where it is fixed.
         widens: as of `FunctionGraph`.
         selects: whether a product with a mask is written without a cast of the mask.
         off: the fast rows that are turned off.
@@ -62,7 +61,6 @@ class Emission:
 
     backend: Backend
     rule: str
-    dtype: str | None = None
     widens: bool = False
     selects: bool = False
     off: frozenset[str] = field(default_factory=disabled)
@@ -508,7 +506,7 @@ class Writer:
                 self.asks_like = True
                 return f"{self.like}.dtype"
             if value == T:  # of a function of integers alone, as most libraries have it
-                value = self.emission.dtype or "float32"
+                value = "float32"
             name = self.emission.bind(f"dtype_{value}", self.backend.tensors.dtype(value))
             return self.wide_dtype(name) if self.emission.widens and value == "float32" else name
         if isinstance(value, ArrayValue):

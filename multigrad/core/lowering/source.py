@@ -49,21 +49,17 @@ def compile_source(
     # The source is ours, emitted from a verified graph; rules loaded from elsewhere are graphs, not
     # code.
     exec(compile(source, filename, "exec"), namespace)  # noqa: S102
-    namespace["__source__"] = _Source(filename, source, written)
+    lines, owner = _Lines(source.splitlines(keepends=True)), _Owner()
+    lines.written = written
+    # No line of Python runs when it dies: an interrupt met there would be printed and lost.
+    lines.owner = weakref.ref(owner, functools.partial(linecache.cache.pop, filename))
+    linecache.cache[filename] = (len(source), None, lines, filename)
+    namespace["__source__"] = owner
     return namespace
 
 
-class _Source:
-    """Has the source of emitted code shown in tracebacks while the code, which holds it, lives."""
-
-    def __init__(
-        self, filename: str, source: str, written: Mapping[str, tuple[Location, ...]]
-    ) -> None:
-        lines = _Lines(source.splitlines(keepends=True))
-        lines.written = written
-        # No line of Python runs when it dies: an interrupt met there would be printed and lost.
-        lines.owner = weakref.ref(self, functools.partial(linecache.cache.pop, filename))
-        linecache.cache[filename] = (len(source), None, lines, filename)
+class _Owner:
+    """What emitted code holds: while it lives, tracebacks show the source."""
 
 
 class _Lines(list[str]):
@@ -73,7 +69,7 @@ class _Lines(list[str]):
     may leave emitted code through a framework's own, where we cannot add to it.
     """
 
-    owner: weakref.ref[_Source]
+    owner: weakref.ref[_Owner]
     written: Mapping[str, tuple[Location, ...]]
 
     def __getitem__(self, index: Any) -> Any:

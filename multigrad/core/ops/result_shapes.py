@@ -220,19 +220,16 @@ def put_into(takes: ShapeRule) -> ShapeRule:
     return shape
 
 
-def untiled(x: Shape, like: Shape, *, repetitions: tuple[int, ...]) -> Shape:
-    return regrouped(x, tiled(like, repetitions=repetitions), like)
+def sum_of(copies: ShapeRule) -> ShapeRule:
+    """Return the formula of an op that sums the copies which the op of another formula makes."""
 
+    def shape(x: Shape, like: Shape, **attrs: Any) -> Shape:
+        whole = copies(like, **attrs)
+        if math.prod(x) != math.prod(whole):
+            raise ValueError(f"shape {x} is no copies of {like}, which are {whole}")
+        return like
 
-def unrepeated(x: Shape, like: Shape, *, repeats: int, axis: int) -> Shape:
-    return regrouped(x, repeated(like, repeats=repeats, axis=axis), like)
-
-
-def regrouped(x: Shape, copies: Shape, like: Shape) -> Shape:
-    """Return the shape of `like`, of which x holds copies."""
-    if math.prod(x) != math.prod(copies):
-        raise ValueError(f"shape {x} is no copies of {like}, which are {copies}")
-    return like
+    return shape
 
 
 def tiled(x: Shape, *, repetitions: tuple[int, ...]) -> Shape:

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from ..support.records import record
 from ..support.threads import SERIALS, set_within
 
 # --- rules ---------------------------------------------------------------------------------------
@@ -117,30 +118,16 @@ def alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
     return [each for each in [reference() for reference in references] if each is not None]
 
 
+@record(eq=True)
 class NumberRead:
-    """The value of a moving number for which code was traced; keeps the moving number alive.
+    """The value of a moving number for which code was traced; keeps the moving number alive."""
 
-    Two are equal if they are of the same number and value.
-    """
-
-    __slots__ = ("moving", "number")
-
-    def __init__(self, moving: Moving, number: float) -> None:
-        self.moving = moving
-        self.number = number
+    moving: Moving
+    number: float
 
     @property
     def superseded(self) -> bool:
         return self.moving.value != self.number
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NumberRead) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def _key(self) -> tuple[int, float]:
-        return self.moving.serial, self.number
 
     def __repr__(self) -> str:
         return f"{self.number!r}, {self.moving.where()}"

@@ -12,7 +12,7 @@ What an op takes is told by its row (`Op.coerce`):
 | "raw" | `reshape(x, -1)` | as they are |
 
 Numbers stay weak: they take the dtype of the tensor that they meet. Small integers are computed in
-int32. Where a library's own code is captured, a `Promotion` says in which dtype it computes.
+int32. Where a library's own code is captured, `dtype_of_library` says in which it computes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ from ..passes.simplify import constant
 Tensor = Any
 Trace = Any  # of trace.py, which imports this module
 Apply = Callable[..., Any]  # of trace.py
-Mark = Any  # what a library needs to know about an operand
 
 # A dtype that holds an unsigned one's numbers.
 HOLDING = {"uint16": INT32, "uint32": INT64, "uint64": INT64}
@@ -73,13 +72,14 @@ class NeedsConcrete(Exception):
 
 # --- by the kind of the op ------------------------------------------------------------------------
 def coerce(
-    op: Op, nodes: list[Node], facts: Mapping[str, Any], library: Promotion | None = None
+    op: Op, nodes: list[Node], facts: Mapping[str, Any], types: Any, dtype: str | None
 ) -> list[Node]:
     """Return the operands as the op takes them.
 
     Args:
         facts: of the capture, in which the input's dtype may be known.
-        library: the promotion of the library whose call is recorded, if it is known.
+        types: what the library says whose call is recorded, if it is known.
+        dtype: that in which the library computes, if it is known.
 
     Raises:
         TypeError: the op does not take operands of their kind.
@@ -101,22 +101,21 @@ def coerce(
         index = node if node.type.dtype == INT64 else cast_node(node, INT64)
         return [*nodes[:position], index, *nodes[position + 1 :]]
     if op.coerce == "bool":
-        if library is not None:  # in every library a number other than 0 is true
+        if types is not None:  # in every library a number other than 0 is true
             return [node if node.type.dtype == BOOL else is_true(node) for node in nodes]
         for node in nodes:
             if node.type.dtype != "bool":
                 raise TypeError(f"it needs bools, not {node.type}")
         return nodes
     if op.coerce == "int":
-        dtype = None if library is None else library.cast_dtype(op)
-        dtype = dtype or _wide_integers(nodes) or INT32
+        computed = _computed_in(dtype) if dtype else _wide_integers(nodes) or INT32
         for node in nodes:
             if node.type.dtype not in (*WHOLE, "int") and not _is_integer_array(node):
                 raise TypeError(f"it needs integers, not {node.type}: cast to int32 first")
-        return in_dtype(nodes, dtype)
+        return in_dtype(nodes, computed)
     if op.coerce == "where":
-        return _condition_and_values(op, nodes, facts, library)
-    return _unify(op, nodes, facts, keep_bools=op in (ops.EQ, ops.NE), library=library)
+        return _condition_and_values(op, nodes, facts, types, dtype)
+    return _unify(op, nodes, facts, dtype, keep_bools=op in (ops.EQ, ops.NE))
 
 
 def is_true(node: Node) -> Node:
@@ -129,34 +128,45 @@ def is_true(node: Node) -> Node:
 
 
 def _condition_and_values(
-    op: Op, nodes: list[Node], facts: Mapping[str, Any], library: Promotion | None
+    op: Op, nodes: list[Node], facts: Mapping[str, Any], types: Any, dtype: str | None
 ) -> list[Node]:
     condition, *values = nodes
     if condition.type.dtype != "bool":
         raise TypeError(f"the condition must be bool, not {condition.type}")
     if all(v.type.kind == "scalar" for v in values) and condition.type.kind == "tensor":
         # where(mask, 1.0, 0.0): a tensor of the input's dtype; of bools if both values are.
-        dtype = BOOL if all(v.type.dtype == BOOL for v in values) else T
-        dtype = dtype if library is None else str(library.types.expected) or dtype
+        own = BOOL if all(v.type.dtype == BOOL for v in values) else T
+        own = own if types is None else str(types.expected) or own
         filled = make_node(
             ops.FULL_LIKE,
             (condition, values[0]),
-            {"dtype": dtype},
-            Type("tensor", dtype, condition.type.shape),
+            {"dtype": own},
+            Type("tensor", own, condition.type.shape),
         )
         values = [filled, values[1]]
-    return [condition, *_unify(op, values, facts, keep_bools=True, library=library)]
+    return [condition, *_unify(op, values, facts, dtype, keep_bools=True)]
 
 
 # --- to one dtype ---------------------------------------------------------------------------------
+def _computed_in(dtype: str) -> str:
+    """Return the dtype that tensors are cast to where a library computes in this one."""
+    if dtype not in (T, *DTYPES):
+        raise TypeError(f"it computes in {dtype}: cast to int64 first")
+    return INT32 if dtype in SMALL else dtype
+
+
 def _unify(
-    op: Op, nodes: list[Node], facts: Mapping[str, Any], keep_bools: bool, library: Promotion | None
+    op: Op, nodes: list[Node], facts: Mapping[str, Any], dtype: str | None, *, keep_bools: bool
 ) -> list[Node]:
     # Bool and integer tensors are cast to the float dtype of the others.
     if keep_bools and all(n.type.dtype == "bool" for n in nodes):
         return nodes
-    if library is not None and (dtype := library.cast_dtype(op)):
-        return in_dtype([library.wrap(node, op) for node in nodes], dtype)
+    if dtype:
+        if dtype in SMALL:  # in which its operands wrap around
+            tensors = [n for n in nodes if n.type.kind == "tensor"]
+            others = [n for n in tensors if n.type.dtype not in (BOOL, dtype)]
+            nodes = [cast_node(n, dtype) if n in others else n for n in nodes]
+        return in_dtype(nodes, _computed_in(dtype))
     tensors = [n for n in nodes if n.type.kind == "tensor"]
     if all(n.type.dtype == T and n.op is not ops.ARRAY for n in tensors):
         return nodes  # as most operands are
@@ -244,28 +254,25 @@ MODULAR = (
 )
 
 
-def small_result(op: Op, nodes: list[Node]) -> str | None:
-    """Return the small integer dtype of operands, computed in int32; None: there is none."""
+def small_result(op: Op, nodes: list[Node], library_dtype: str | None = None) -> str | None:
+    """Return the small integer dtype of a result that is computed in int32; None: it has none.
+
+    `library_dtype`: that in which a library computes; None: that of the operands.
+    """
+    small = library_dtype or _integer_dtype(nodes)
+    if small not in SMALL:
+        return None
     if not (op.integer or op.coerce == "int"):
-        if op is ops.POW and _integer_dtype(nodes) in SMALL:
-            raise TypeError(
-                f"it computes in floats, not {_integer_dtype(nodes)}: cast to int32 first"
-            )
+        if op is ops.POW and library_dtype is None:
+            raise TypeError(f"it computes in floats, not {small}: cast to int32 first")
         return None
-    dtype = _integer_dtype(nodes)
-    if dtype not in SMALL:
-        return None
-    check_numbers(op, nodes, dtype)
-    return dtype
-
-
-def check_numbers(op: Op, nodes: list[Node], small: str) -> None:
     for node in nodes if op not in MODULAR else ():
         if node.type.kind == "scalar" and node.type.dtype == "int":
             number = node.attr("value") if node.op is ops.CONST else None
             if number is None or not _fits(number, small):
                 words = "a length" if number is None else number
                 raise TypeError(f"{words} beside {small}: cast to int32 first")
+    return small
 
 
 def _fits(number: int, dtype: str) -> bool:
@@ -317,17 +324,10 @@ def on_bools(op: Op, operands: Sequence[Node]) -> tuple[Op, bool]:
     return (op.on_bools if isinstance(op.on_bools, Op) else op), op.on_bools == "numbers"
 
 
-def chosen_floats(trace: Trace, nodes: list[Node], operands: Sequence[Any]) -> list[Node] | None:
-    """Return the operands of a choice among floats of one dtype by a mask; None for others."""
-    floats = nodes[0].type.dtype == BOOL and trace.types.floats_of(operands[1:])
-    return [nodes[0], *in_dtype(nodes[1:], floats)] if floats else None
-
-
-def in_integers(trace: Trace, library: Promotion, node: Node) -> Any:
+def in_integers(trace: Trace, node: Node, dtype: str) -> Any:
     """Return an operand in the integers in which a library computes; a number unchanged."""
     if node.op is ops.CONST:
         return +node.attr("value")  # True is 1
-    dtype = library.integer_dtype()
     needs_cast = node.type.kind == "tensor" and node.type.dtype != dtype
     return trace.value(cast_node(node, dtype) if needs_cast else node)
 
@@ -338,79 +338,38 @@ def is_exact(trace: Trace) -> bool:
     return trace.types is not None and trace.types.is_active()
 
 
-class Promotion:
-    """The promotion of one op's operands in a library, as `library_types.py` knows it.
+def integer_dtype(types: Any, operands: Sequence[Any], floats: str) -> str:
+    """Return the integer dtype in which a library computes, "" if it computes in others."""
+    if floats or types.expected in (T, *FLOATS):
+        return ""
+    common = types.common(list(map(types.mark, operands)))
+    if common == BOOL and types.expected in WHOLE:
+        return str(types.expected)
+    return common if common in WHOLE else ""
 
-    Attributes:
-        floats: the dtype of all operands, if they are floats of one; else "", and then `marks` are
-            what the library needs to know about each.
+
+def dtype_of_library(types: Any, op: Op, operands: Sequence[Any], floats: str) -> str | None:
+    """Return the dtype in which a library computes; None if it is not known.
+
+    Args:
+        types: what is known of the library, as `library_types.py` has it.
+        floats: the dtype of all operands, if they are floats of one; else "".
     """
-
-    __slots__ = ("floats", "marks", "types")
-
-    def __init__(self, types: Any, operands: Sequence[Any], floats: str) -> None:
-        self.types = types
-        self.floats = floats
-        self.marks: Sequence[Mark] = () if self.floats else list(map(types.mark, operands))
-
-    def small_result(self, op: Op, nodes: list[Node]) -> str | None:
-        """Return the small integer dtype of the result, computed in int32; None if it has none."""
-        dtype = self.target_dtype(op) if op.integer or op.coerce == "int" else None
-        if dtype is None or dtype not in SMALL:
-            return None
-        check_numbers(op, nodes, dtype)
-        return dtype
-
-    def wrap(self, node: Node, op: Op) -> Node:
-        """Return an operand wrapped to the small dtype in which the library computes, if any."""
-        dtype = self.target_dtype(op)
-        needs_cast = node.type.kind == "tensor" and node.type.dtype not in (BOOL, dtype)
-        return cast_node(node, dtype) if dtype in SMALL and needs_cast else node
-
-    def cast_dtype(self, op: Op) -> str | None:
-        """Return the dtype that tensors are cast to; None if it is not known."""
-        dtype = self.target_dtype(op)
-        if dtype and dtype not in (T, *DTYPES):
-            raise TypeError(f"it computes in {dtype}: cast to int64 first")
-        return INT32 if dtype in SMALL else dtype
-
-    def integer_dtype(self) -> str:
-        """Return the integer dtype in which the library computes, "" if it computes in others."""
-        if self.floats:
-            return ""
-        expected = self.types.expected
-        common = self.types.common(self.marks)
-        if common == BOOL and expected in WHOLE:
-            return str(expected)
-        return common if common in WHOLE else ""
-
-    def computes_in_integers(self) -> bool:
-        return bool(self.integer_dtype()) and self.types.expected not in (T, *FLOATS)
-
-    def target_dtype(self, op: Op) -> str | None:
-        """Return the dtype in which the library computes; None if it is not known."""
-        marks = self.marks[1:] if op.coerce == "where" else self.marks
-        if self.floats:
-            dtype = self.floats
-        elif any(mark.is_tensor for mark in marks):
-            dtype = self.types.common(marks)
-            if dtype and dtype not in (T, *FLOATS):
-                dtype = self._dtype_of_integers(op, marks, dtype)
-        else:
-            # The dtype of a comparison of numbers tells nothing about the operands.
-            is_known = self.types.expected != BOOL or all(mark.dtype == BOOL for mark in marks)
-            dtype = self.types.expected if is_known else ""
-        return dtype or None
-
-    def _dtype_of_integers(self, op: Op, marks: Sequence[Mark], common: str) -> str:
-        """Return the dtype of an op on integers or bools, whose common dtype this is."""
-        if op.coerce == "where":
-            return common
-        if op.coerce == "int" or op.integer is True:
-            whole = self.types.expected if self.types.expected in WHOLE else INT32
-            return whole if common == BOOL else common
-        # Some ops are computed wide, whatever dtype the result has; others in floats.
-        return str(op.integer) if op.integer else self.types.float_of(marks)
+    if floats:
+        return floats
+    marks = list(map(types.mark, operands))[op.coerce == "where" :]
+    if not any(mark.is_tensor for mark in marks):
+        # The dtype of a comparison of numbers tells nothing about the operands.
+        is_known = types.expected != BOOL or all(mark.dtype == BOOL for mark in marks)
+        return types.expected or None if is_known else None
+    common = types.common(marks)
+    if not common or common in (T, *FLOATS) or op.coerce == "where":
+        return common or None
+    if op.coerce == "int" or op.integer is True:
+        whole = types.expected if types.expected in WHOLE else INT32
+        return whole if common == BOOL else common
+    # Some ops are computed wide, whatever dtype the result has; others in floats.
+    return (str(op.integer) if op.integer else types.float_of(marks)) or None
 
 
 # --- constants ------------------------------------------------------------------------------------

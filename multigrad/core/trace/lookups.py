@@ -165,11 +165,15 @@ def look_up(fact: str) -> Any:
 
 def numbers_of(in_force: RuleInForce) -> str:
     """Return as text the current values of the moving numbers of a rule in force."""
-    moving = [value for value in in_force.values if isinstance(value, Moving)]
-    numbers = [standing(each) for each in moving]
-    for each, number in zip(moving, numbers, strict=True):
-        tell_depend(NumberRead(each, number))
-    return "".join(f"[{number!r}]" for number in numbers)
+    moving = (value for value in in_force.values if isinstance(value, Moving))
+    return "".join([f"[{number_told(each)!r}]" for each in moving])
+
+
+def number_told(moving: Moving) -> float:
+    """Return the current value of a moving number, on which a trace in progress depends now."""
+    number = standing(moving)
+    tell_depend(NumberRead(moving, number))
+    return number
 
 
 def is_read(fact: str) -> bool:
@@ -199,10 +203,8 @@ class NumberNow(Telling):
 
     def meaning(self) -> float:
         """Return the number; a trace in progress becomes valid for it only."""
-        number = standing(self.moving)
         hold(self.moving)
-        tell_depend(NumberRead(self.moving, number))
-        return number
+        return number_told(self.moving)
 
 
 def hold(number: Any) -> None:
@@ -258,9 +260,7 @@ def read(moving: Moving, backend: Backend | None = None) -> Any:
     if jit_trace is not None:
         return jit_trace.read(moving)
     if backend is None:
-        number = standing(moving)
-        tell_depend(NumberRead(moving, number))
-        return number
+        return number_told(moving)
     compiler = backend.compiler
     tensor = None if compiler.follow is None else compiler.follow(moving)
     if tensor is not None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...errors import TraceError
 from .. import ops
@@ -30,13 +30,13 @@ from ..passes.simplify import constant, on_numbers
 from .coercion import (
     ON_INTEGERS,
     NeedsConcrete,
-    Promotion,
     are_floats,
     cast_node,
-    chosen_floats,
     coerce,
+    dtype_of_library,
     in_dtype,
     in_integers,
+    integer_dtype,
     is_exact,
     lift_array,
     on_bools,
@@ -461,50 +461,35 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
     return trace.named(value) if trace.backward.is_paused or trace.backward.rename else value
 
 
-class Coerced(NamedTuple):
-    """What `apply` records for operands.
-
-    Attributes:
-        op: the op; on bools perhaps another than was asked for.
-        nodes: the operands as the op takes them.
-        narrow_dtype: the dtype of the result of small integers, which are computed in int32.
-        is_bool: whether the result, of numbers 0 and 1, becomes bools.
-        integers: the operands in a library's integers, if the entry of ON_INTEGERS replaces the op.
+def _coerce_operands(
+    trace: Trace, op: Op, nodes: list[Node], operands: tuple[Any, ...]
+) -> tuple[Op, list[Node], str | None, bool, Sequence[Any]]:
+    """Return the op, on bools perhaps another; the operands as it takes them; the dtype of the
+    result of small integers, which are computed in int32; whether the result, of numbers 0 and 1,
+    becomes bools; and the operands in a library's integers, if the entry of ON_INTEGERS replaces
+    the op.
     """
-
-    op: Op
-    nodes: list[Node]
-    narrow_dtype: str | None = None
-    is_bool: bool = False
-    integers: Sequence[Any] = ()
-
-
-def _coerce_operands(trace: Trace, op: Op, nodes: list[Node], operands: tuple[Any, ...]) -> Coerced:
     if trace.types is None:
         float_dtype = T if are_floats(nodes) else None
     else:
         float_dtype = trace.types.floats_of(operands)
     # All tensors are floats of one dtype, as most are: `x * 2.5`, where the number stays weak.
     if float_dtype and op.coerce == "float":
-        return Coerced(op, in_dtype(nodes, float_dtype))
+        return op, in_dtype(nodes, float_dtype), None, False, ()
     # A mask chooses among such floats: `where(x > 0, x, 0.0)`.
-    if op.coerce == "where" and trace.types is not None:
-        operands_as_floats = chosen_floats(trace, nodes, operands)
-        if operands_as_floats:
-            return Coerced(op, operands_as_floats)
+    chooses = op.coerce == "where" and trace.types is not None and nodes[0].type.dtype == BOOL
+    if chooses and (floats := trace.types.floats_of(operands[1:])):
+        return op, [nodes[0], *in_dtype(nodes[1:], floats)], None, False, ()
     # Bools, integers and several dtypes: `mask * x`, `a_uint8 + b_uint8`, `x_float16 + y_float32`.
     op, is_bool = on_bools(op, nodes)
-    library_known = trace.types is not None and float_dtype is not None
-    library = Promotion(trace.types, operands, float_dtype or "") if library_known else None
-    # `floor(an integer)`
-    if library is not None and op in ON_INTEGERS and library.computes_in_integers():
-        return Coerced(op, nodes, integers=[in_integers(trace, library, each) for each in nodes])
-    library_decides = library is not None and library.target_dtype(op)
-    if library is not None and library_decides:
-        narrow_dtype = library.small_result(op, nodes)
-    else:
-        narrow_dtype = small_result(op, nodes)
-    return Coerced(op, coerce(op, nodes, trace.facts, library), narrow_dtype, is_bool)
+    types, dtype = None if float_dtype is None else trace.types, None
+    if types is not None:
+        # `floor(an integer)`
+        if op in ON_INTEGERS and (integer := integer_dtype(types, operands, float_dtype)):
+            return op, nodes, None, False, [in_integers(trace, each, integer) for each in nodes]
+        dtype = dtype_of_library(types, op, operands, float_dtype)
+    narrow_dtype = small_result(op, nodes, dtype)
+    return op, coerce(op, nodes, trace.facts, types, dtype), narrow_dtype, is_bool, ()
 
 
 def mark_view(value: Value, base: Value, is_certain: bool) -> None:

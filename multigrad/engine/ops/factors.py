@@ -20,7 +20,7 @@ import numpy as np
 
 from ...core.ir.attributes import are_integers, flag
 from ...core.ir.op import Attr
-from ...core.ir.results import kept, of_matrix, rows_of
+from ...core.ir.results import kept, rows_of
 from ...core.ops.numerics import Array, from_scipy, widened, wider
 from ...core.ops.properties import linear
 from ...core.ops.result_shapes import Shape, square, with_matrices
@@ -109,7 +109,7 @@ LU = of_matrices(
     lu,
     lu_vjp,
     "l, whose diagonal is one, and u in one matrix: the factors of x in other rows.",
-    result=of_matrix,
+    result=kept,
     shape_of=with_matrices,
     in_vjps=True,
     xp="packed_lu",

@@ -331,7 +331,7 @@ UNTILE = undoing(
     Composed(sum_of_tiles, rounds=False),
     moved_by("tile"),
     "The sum over the copies that tile makes.",
-    shape_of=result_shapes.untiled,
+    shape_of=result_shapes.sum_of(result_shapes.tiled),
     repetitions=REPETITIONS,
 )
 REPEAT = rearrangement(
@@ -350,7 +350,7 @@ UNREPEAT = undoing(
     Composed(sum_of_repeats, rounds=False),
     moved_by("repeat"),
     "The sum over the copies that repeat makes.",
-    shape_of=result_shapes.unrepeated,
+    shape_of=result_shapes.sum_of(result_shapes.repeated),
     repeats=COPIES,
     axis=AXIS,
 )

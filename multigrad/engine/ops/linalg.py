@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.ir.attributes import flag, number
 from ...core.ir.op import Op
-from ...core.ir.results import of_matrix, over_matrices, reshaped
+from ...core.ir.results import kept, over_matrices, reshaped
 from ...core.ops.numerics import Array, widened
 from ...core.ops.properties import in_last, multiplied
 from ...core.ops.result_shapes import Shape, square
@@ -54,7 +54,7 @@ CHOLESKY = of_matrices(
     widened(np.linalg.cholesky),
     cholesky_vjp,
     "The lower triangular factor of symmetric positive definite matrices; it reads that half.",
-    result=of_matrix,
+    result=kept,
     shape_of=square,
 )
 TRIANGLE = {"lower": flag(True), "transposed": flag(False), "unit": flag(False)}
@@ -150,7 +150,7 @@ INV = of_matrices(
     widened(np.linalg.inv),  # LinAlgError where a matrix is singular
     inv_vjp,
     "The inverses of matrices.",
-    result=of_matrix,
+    result=kept,
     shape_of=square,
 )
 
@@ -250,7 +250,7 @@ EXPM = of_matrices(
     expm,
     expm_vjp,
     "The exponentials of matrices, not of their elements.",
-    result=of_matrix,
+    result=kept,
     shape_of=square,
 )
 
