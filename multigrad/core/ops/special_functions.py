@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ..random import evaluate_polynomial
 from .numerics import Array
 
 ROOT_HALF, ROOT_PI = math.sqrt(0.5), math.sqrt(math.pi)
@@ -56,19 +57,10 @@ def in_float64(function: Callable[..., Array]) -> Callable[..., Array]:
     return call
 
 
-def polynomial(coefficients: Sequence[float], x: Array) -> Array:
-    """Return the sum of coefficients times powers of x, by Horner's scheme."""
-    result = np.full_like(x, coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
-        result *= x
-        result += coefficient
-    return result
-
-
 def scaled_erfc(a: Array) -> Array:
     """Return exp(a^2) erfc(a), for a from 0 on."""
     t = np.where(np.isinf(a), 1.0, (a - 4) / (a + 4))
-    return polynomial(ERFCX, t) / (1 + 2 * a)
+    return evaluate_polynomial(ERFCX[::-1], t) / (1 + 2 * a)
 
 
 def exp_of_square(x: Array) -> Array:
@@ -80,7 +72,7 @@ def exp_of_square(x: Array) -> Array:
 
 def erf_near_zero(x: Array) -> Array:
     x = np.clip(x, -1, 1)
-    return x * polynomial(ERF, x * x)
+    return x * evaluate_polynomial(ERF[::-1], x * x)
 
 
 @in_float64
@@ -171,7 +163,7 @@ def log_gamma_above_zero(x: Array) -> Array:
         z = np.where(is_large, z - 1, z)
         product *= np.where(is_large, z, 1.0)
     from_two = np.where(z < 0.5, z, np.where(z <= 1.5, z - 1, z - 2))
-    near = from_two * polynomial(zetas(), from_two) + np.log(product)
+    near = from_two * evaluate_polynomial(zetas()[::-1], from_two) + np.log(product)
     near -= np.where(z <= 1.5, np.log1p(from_two), 0.0) + np.where(z < 0.5, np.log(z), 0.0)
     logarithm, far = np.log(x), np.maximum(x, FAR)
     series = sum(b / (2 * k - 1) * far ** (1.0 - 2 * k) for k, b in enumerate(BERNOULLI, 1))

@@ -252,7 +252,7 @@ def erfinv(x: Tensor, namespace: Any, double: bool) -> Tensor:
     return ratio
 
 
-def evaluate_polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
+def evaluate_polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
     """Evaluate by Horner's scheme, highest power first."""
     first, second, *lower = coefficients
     # Operators that work in place, where the framework has them: no array for each step.

@@ -32,8 +32,7 @@ def one_axis(x: Tensor, axis: Any) -> int:
     """
     axis = index(axis)
     if isinstance(x, Value) and x.node.type.shape == INPUT_SHAPE:
-        shape = x.trace.facts.get("shape")
-        rank = x.trace.facts.get("ndim") if shape is None else len(shape)
+        rank = x.trace.shapes.rank(x.node)
         if rank and not -rank <= axis < rank:
             raise x.trace.error(
                 f"names axis {axis} of a tensor that has {rank}: {-rank} to {rank - 1}"

@@ -12,12 +12,12 @@ What an op takes is told by its row (`Op.coerce`):
 | "raw" | `reshape(x, -1)` | as they are |
 
 Numbers stay weak: they take the dtype of the tensor that they meet. Small integers are computed in
-int32. Where a library's own code is captured, `dtype_of_library` says in which it computes.
+int32. Where a library's own code is captured, `Trace.types` says in which dtype it computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,6 @@ from ..ir.types import (
     BOOL,
     DTYPES,
     FLOAT8,
-    FLOATS,
     INT32,
     INT64,
     INT_SCALAR,
@@ -47,9 +46,7 @@ from ..ir.types import (
 )
 from ..passes.simplify import constant
 
-Tensor = Any
 Trace = Any  # of trace.py, which imports this module
-Apply = Callable[..., Any]  # of trace.py
 
 # A dtype that holds an unsigned one's numbers.
 HOLDING = {"uint16": INT32, "uint32": INT64, "uint64": INT64}
@@ -281,34 +278,7 @@ def _fits(number: int, dtype: str) -> bool:
     return low <= number < low + 2**bits
 
 
-# --- float ops on integers, and arithmetic on bools -----------------------------------------------
-def itself(apply: Apply, x: Tensor) -> Tensor:
-    return x
-
-
-def larger(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
-    return apply(ops.MAXIMUM, a, b)
-
-
-def smaller(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
-    return apply(ops.MINIMUM, a, b)
-
-
-def remainder_of_first(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
-    # The sign of the dividend; not by absolute values, since the least integer has none.
-    r = apply(ops.REMAINDER, a, b)
-    differs = apply(ops.NE, apply(ops.LT, r, 0), apply(ops.LT, a, 0))
-    return apply(ops.WHERE, apply(ops.AND, apply(ops.NE, r, 0), differs), r - b, r)
-
-
-ON_INTEGERS: Mapping[Op, Callable[..., Any]] = {
-    **dict.fromkeys((ops.FLOOR, ops.CEIL, ops.ROUND, ops.TRUNC), itself),
-    ops.FMAX: larger,
-    ops.FMIN: smaller,
-    ops.FMOD: remainder_of_first,
-}
-
-
+# --- arithmetic on bools --------------------------------------------------------------------------
 def on_bools(op: Op, operands: Sequence[Node]) -> tuple[Op, bool]:
     """Return the op to record for these operands, and whether its result becomes bools.
 
@@ -324,52 +294,9 @@ def on_bools(op: Op, operands: Sequence[Node]) -> tuple[Op, bool]:
     return (op.on_bools if isinstance(op.on_bools, Op) else op), op.on_bools == "numbers"
 
 
-def in_integers(trace: Trace, node: Node, dtype: str) -> Any:
-    """Return an operand in the integers in which a library computes; a number unchanged."""
-    if node.op is ops.CONST:
-        return +node.attr("value")  # True is 1
-    needs_cast = node.type.kind == "tensor" and node.type.dtype != dtype
-    return trace.value(cast_node(node, dtype) if needs_cast else node)
-
-
-# --- a library's promotion ------------------------------------------------------------------------
 def is_exact(trace: Trace) -> bool:
     """Return whether the dtypes recorded now are the library's own."""
     return trace.types is not None and trace.types.is_active()
-
-
-def integer_dtype(types: Any, operands: Sequence[Any], floats: str) -> str:
-    """Return the integer dtype in which a library computes, "" if it computes in others."""
-    if floats or types.expected in (T, *FLOATS):
-        return ""
-    common = types.common(list(map(types.mark, operands)))
-    if common == BOOL and types.expected in WHOLE:
-        return str(types.expected)
-    return common if common in WHOLE else ""
-
-
-def dtype_of_library(types: Any, op: Op, operands: Sequence[Any], floats: str) -> str | None:
-    """Return the dtype in which a library computes; None if it is not known.
-
-    Args:
-        types: what is known of the library, as `library_types.py` has it.
-        floats: the dtype of all operands, if they are floats of one; else "".
-    """
-    if floats:
-        return floats
-    marks = list(map(types.mark, operands))[op.coerce == "where" :]
-    if not any(mark.is_tensor for mark in marks):
-        # The dtype of a comparison of numbers tells nothing about the operands.
-        is_known = types.expected != BOOL or all(mark.dtype == BOOL for mark in marks)
-        return types.expected or None if is_known else None
-    common = types.common(marks)
-    if not common or common in (T, *FLOATS) or op.coerce == "where":
-        return common or None
-    if op.coerce == "int" or op.integer is True:
-        whole = types.expected if types.expected in WHOLE else INT32
-        return whole if common == BOOL else common
-    # Some ops are computed wide, whatever dtype the result has; others in floats.
-    return (str(op.integer) if op.integer else types.float_of(marks)) or None
 
 
 # --- constants ------------------------------------------------------------------------------------

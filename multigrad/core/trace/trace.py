@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,15 +28,11 @@ from ..passes.facts import Shapes
 from ..passes.memory import ALIAS, COPY
 from ..passes.simplify import constant, on_numbers
 from .coercion import (
-    ON_INTEGERS,
     NeedsConcrete,
     are_floats,
     cast_node,
     coerce,
-    dtype_of_library,
     in_dtype,
-    in_integers,
-    integer_dtype,
     is_exact,
     lift_array,
     on_bools,
@@ -439,9 +435,9 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
             return replacement
     nodes = [o.node if isinstance(o, Value) else lift(trace, o) for o in operands]
     try:
-        op, nodes, narrow_dtype, is_bool, integers = _coerce_operands(trace, op, nodes, operands)
-        if integers:
-            return ON_INTEGERS[op](apply, *integers)
+        op, nodes, narrow_dtype, is_bool, recorded = _coerce_operands(trace, op, nodes, operands)
+        if recorded is not None:
+            return recorded()
         type_ = op.result(*map(TYPE, nodes), **attrs)
     except TypeError as error:
         raise trace.error(f"uses {op.name} wrongly: {error}") from error
@@ -463,11 +459,10 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
 
 def _coerce_operands(
     trace: Trace, op: Op, nodes: list[Node], operands: tuple[Any, ...]
-) -> tuple[Op, list[Node], str | None, bool, Sequence[Any]]:
+) -> tuple[Op, list[Node], str | None, bool, Callable[[], Any] | None]:
     """Return the op, on bools perhaps another; the operands as it takes them; the dtype of the
     result of small integers, which are computed in int32; whether the result, of numbers 0 and 1,
-    becomes bools; and the operands in a library's integers, if the entry of ON_INTEGERS replaces
-    the op.
+    becomes bools; and what records it in a library's integers instead, if that is to be.
     """
     if trace.types is None:
         float_dtype = T if are_floats(nodes) else None
@@ -475,21 +470,20 @@ def _coerce_operands(
         float_dtype = trace.types.floats_of(operands)
     # All tensors are floats of one dtype, as most are: `x * 2.5`, where the number stays weak.
     if float_dtype and op.coerce == "float":
-        return op, in_dtype(nodes, float_dtype), None, False, ()
+        return op, in_dtype(nodes, float_dtype), None, False, None
     # A mask chooses among such floats: `where(x > 0, x, 0.0)`.
     chooses = op.coerce == "where" and trace.types is not None and nodes[0].type.dtype == BOOL
     if chooses and (floats := trace.types.floats_of(operands[1:])):
-        return op, [nodes[0], *in_dtype(nodes[1:], floats)], None, False, ()
+        return op, [nodes[0], *in_dtype(nodes[1:], floats)], None, False, None
     # Bools, integers and several dtypes: `mask * x`, `a_uint8 + b_uint8`, `x_float16 + y_float32`.
     op, is_bool = on_bools(op, nodes)
     types, dtype = None if float_dtype is None else trace.types, None
     if types is not None:
-        # `floor(an integer)`
-        if op in ON_INTEGERS and (integer := integer_dtype(types, operands, float_dtype)):
-            return op, nodes, None, False, [in_integers(trace, each, integer) for each in nodes]
-        dtype = dtype_of_library(types, op, operands, float_dtype)
+        if recorded := types.on_integers(op, nodes, operands, float_dtype):  # floor(an integer)
+            return op, nodes, None, False, recorded
+        dtype = types.dtype_of(op, operands, float_dtype)
     narrow_dtype = small_result(op, nodes, dtype)
-    return op, coerce(op, nodes, trace.facts, types, dtype), narrow_dtype, is_bool, ()
+    return op, coerce(op, nodes, trace.facts, types, dtype), narrow_dtype, is_bool, None
 
 
 def mark_view(value: Value, base: Value, is_certain: bool) -> None:

@@ -17,9 +17,11 @@ from typing import Any
 
 from ....core import ops
 from ....core.ir.graph import Node
+from ....core.ir.op import Op
 from ....core.ir.results import PER_ELEMENT
 from ....core.ir.types import BOOL, FLOATS, WHOLE, T
 from ....core.trace.trace import NeedsConcrete, Trace, Value
+from ....core.trace.xp import all as xp
 from ..meanings.places import Extremes
 from ..symbols import (
     cast_in_graph,
@@ -32,6 +34,26 @@ from ..symbols import (
     source_dtype,
 )
 from .oracle import COMPUTES_IN, KINDS, Answer, leaves_of, with_leaves
+
+
+# --- ops of floats that libraries compute in integers ---------------------------------------------
+def itself(x: Any) -> Any:
+    return x
+
+
+def remainder_of_first(a: Any, b: Any) -> Any:
+    # The sign of the dividend; not by absolute values, since the least integer has none.
+    r = xp.remainder(a, b)
+    differs = xp.not_equal(xp.less(r, 0), xp.less(a, 0))
+    return xp.where(xp.logical_and(xp.not_equal(r, 0), differs), r - b, r)
+
+
+ON_INTEGERS: Mapping[Op, Callable[..., Any]] = {
+    **dict.fromkeys((ops.FLOOR, ops.CEIL, ops.ROUND, ops.TRUNC), itself),
+    ops.FMAX: xp.maximum,
+    ops.FMIN: xp.minimum,
+    ops.FMOD: remainder_of_first,
+}
 
 
 @dataclass(frozen=True, slots=True)

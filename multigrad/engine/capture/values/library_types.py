@@ -12,7 +12,7 @@ neither, the dtype becomes a fact (`NeedsConcrete`).
 
 1. `confirmed` asks the library (`_answer`, by the marks of the arguments; `oracle.py` caches).
 2. It records the call's ops. Meanwhile `_in_progress` has the answer: the coercion of operands
-   (`trace/coercion.py`) asks for it by `expected`, `common`, `float_of` and `floats_of`.
+   (`trace/coercion.py`) asks for it by `expected`, `dtype_of` and `floats_of`.
 3. If the ops give another dtype, `corrections.py` casts the result or records it anew.
 """
 
@@ -21,24 +21,29 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ....core import ops
 from ....core.backend.discovery import backend_of
 from ....core.ir.graph import Node
+from ....core.ir.op import Op
 from ....core.ir.types import (
     BOOL,
     DTYPES,
     FLOATS,
     FLOATS_OF_16_BITS,
     INPUT_SHAPE,
+    INT32,
     WHOLE,
     T,
     dtype_name,
 )
 from ....core.passes.facts import LIBRARY, ON_NUMBERS, needed_rank
 from ....core.trace.axes import known_shape
+from ....core.trace.coercion import cast_node
 from ....core.trace.limits import AUTOCAST
 from ....core.trace.lookups import note
 from ....core.trace.source import (
@@ -269,7 +274,47 @@ class LibraryTypes:
             operand = np.asarray(operand)
         return without_value(self._mark(operand))
 
-    def common(self, marks: Sequence[Mark]) -> str:
+    def dtype_of(self, op: Op, operands: Sequence[Any], floats: str) -> str | None:
+        """Return the dtype in which the library computes an op; None if it is not known.
+
+        `floats`: the dtype of all operands, if they are floats of one; else "".
+        """
+        if floats:
+            return floats
+        marks = list(map(self.mark, operands))[op.coerce == "where" :]
+        if not any(mark.is_tensor for mark in marks):
+            # The dtype of a comparison of numbers tells nothing about the operands.
+            is_known = self.expected != BOOL or all(mark.dtype == BOOL for mark in marks)
+            return self.expected or None if is_known else None
+        common = self._common(marks)
+        if not common or common in (T, *FLOATS) or op.coerce == "where":
+            return common or None
+        if op.coerce == "int" or op.integer is True:
+            whole = self.expected if self.expected in WHOLE else INT32
+            return whole if common == BOOL else common
+        # Some ops are computed wide, whatever dtype the result has; others in floats.
+        return (str(op.integer) if op.integer else self._float_of(marks)) or None
+
+    def on_integers(
+        self, op: Op, nodes: Sequence[Node], operands: Sequence[Any], floats: str
+    ) -> Callable[[], Any] | None:
+        """Return what records an op of floats in the library's integers; None: it is of floats."""
+        function = corrections.ON_INTEGERS.get(op)
+        if function is None or floats or self.expected in (T, *FLOATS):
+            return None
+        dtype = self._common(list(map(self.mark, operands)))
+        dtype = self.expected if dtype == BOOL and self.expected in WHOLE else dtype
+        if dtype not in WHOLE:
+            return None
+        return partial(function, *[self._in_integers(node, dtype) for node in nodes])
+
+    def _in_integers(self, node: Node, dtype: str) -> Any:
+        if node.op is ops.CONST:
+            return +node.attr("value")  # True is 1
+        needs_cast = node.type.kind == "tensor" and node.type.dtype != dtype
+        return self.trace.value(cast_node(node, dtype) if needs_cast else node)
+
+    def _common(self, marks: Sequence[Mark]) -> str:
         """Return the dtype in which the library computes on these, "" where it does not say."""
         tensors = [mark for mark in marks if mark.is_tensor]
         dtypes = {mark.dtype for mark in tensors}
@@ -298,7 +343,7 @@ class LibraryTypes:
         dtype = self._kept_by_numbers(oracle, operands)
         return dtype if dtype in ("", T) else self.normal(dtype)
 
-    def float_of(self, marks: Sequence[Mark]) -> str:
+    def _float_of(self, marks: Sequence[Mark]) -> str:
         """Return the float dtype in which the library computes on integers and bools."""
         if self.expected in (T, *FLOATS):
             return self.expected
