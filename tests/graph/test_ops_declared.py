@@ -94,6 +94,7 @@ def test_declarations_stand_on_data_alone() -> None:
             "ir.op",
             "ir.results",
             "ir.types",
+            "random",
             "support.class_bases",
             "support.installed",  # metadata of packages alone
             "support.provided",

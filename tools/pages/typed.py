@@ -70,7 +70,8 @@ class FloatInfo:
 """
 LIKE = "Tensor"  # what the functions call a tensor
 # Bools and places: arrays of NumPy have another type for each dtype.
-OTHER_DTYPES = (results.compared, results.integer, results.index_reduced, results.counted)
+PLACES = (ops.indices.index_reduced, ops.indices.counted)
+OTHER_DTYPES = (results.compared, results.integer, *PLACES)
 OF_OTHERS = {row.in_xp for row in ops.CALLABLE_OPS if row.result in OTHER_DTYPES} | {
     "all", "any", "argmax_mask", "argmin_mask", "astype", "count_nonzero", "top_k_mask",
 }  # fmt: skip

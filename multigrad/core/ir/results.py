@@ -8,9 +8,7 @@ from .op import ResultRule
 from .types import (
     BOOL,
     BOOL_SCALAR,
-    INT64,
     INT_SCALAR,
-    INTEGERS,
     KEY,
     UNKNOWN,
     Type,
@@ -105,94 +103,10 @@ def overwritten(x: Type, value: Type, **attrs: Any) -> Type:
     return x
 
 
-def rows_of(x: Type, *others: Type) -> Type:
-    need_tensors(x, *others)
-    return Type("tensor", INT64, UNKNOWN)
-
-
-def masked(x: Type, **attrs: Any) -> Type:
-    need_tensors(x)
-    return Type("tensor", BOOL, x.shape)
-
-
-def reordered(values: Type, x: Type, **attrs: Any) -> Type:
-    need_tensors(values, x)
-    return Type("tensor", values.dtype, x.shape)
-
-
-def held(x: Type, mask: Type, *, axis: int) -> Type:
-    if mask.dtype != BOOL:
-        raise TypeError(f"its mask must be bool, not {mask}")
-    return reordered(x, mask)
-
-
-def counted(x: Type, **attrs: Any) -> Type:
-    need_tensors(x)
-    return Type("tensor", INT64, x.shape)
-
-
-def index_reduced(x: Type, *, axis: Any, keepdims: bool) -> Type:
-    need_tensors(x)
-    return Type("tensor", INT64, reduce_shape(x.shape, axis, keepdims))
-
-
-def gathered(x: Type, indices: Type, **attrs: Any) -> Type:
-    need_tensors(x)
-    if indices.kind != "tensor" or indices.dtype not in INTEGERS:
-        raise TypeError(f"its indices must be integers, not {indices}")
-    return Type("tensor", x.dtype, indices.shape)
-
-
-def selected(x: Type, indices: Type, **attrs: Any) -> Type:
-    return Type("tensor", gathered(x, indices).dtype, UNKNOWN)
-
-
-def placed(x: Type, indices: Type, like: Type, **attrs: Any) -> Type:
-    need_tensors(like)
-    return Type("tensor", gathered(x, indices).dtype, like.shape)
-
-
-def puts(indices: Type, like: Type, **attrs: Any) -> Type:
-    return placed(indices, indices, like)
-
-
 def reshaped(x: Type, *others: Type, **attrs: Any) -> Type:
     """Return a type whose shape is known at run time only."""
     need_tensors(x, *others)
     return Type("tensor", x.dtype, UNKNOWN)
-
-
-def over_matrices(x: Type) -> Type:
-    need_tensors(x)
-    return Type("tensor", x.dtype, reduce_shape(x.shape, (-2, -1), False))
-
-
-def sliced(x: Type, like: Type, start: Type, *, axis: int) -> Type:
-    if start.kind != "scalar" or start.dtype != "int":
-        raise TypeError(f"its start must be an integer, not {start}")
-    return shaped_like_second(x, like)
-
-
-def cotangent_of_left(cotangent: Type, other: Type, like: Type, **attrs: Any) -> Type:
-    need_tensors(cotangent, other, like)
-    return Type("tensor", cotangent.dtype, like.shape)
-
-
-def cotangent_of_right(a: Type, cotangent: Type, like: Type, **attrs: Any) -> Type:
-    return cotangent_of_left(cotangent, a, like)
-
-
-def contracted(*types: Type, subscripts: str) -> Type:
-    terms, arrow, result = subscripts.partition("->")
-    letters = [term.replace("...", "") for term in terms.split(",")]
-    if not arrow or len(letters) != len(types):
-        raise TypeError(f"{subscripts!r} does not name {len(types)} operands and a result")
-    for term in (*letters, result.replace("...", "")):
-        if not (term.isalpha() or term == "") or len(set(term)) < len(term):
-            raise TypeError(f"{term!r} in {subscripts!r}: letters, each once in a term")
-    if not set(result.replace("...", "")) <= set("".join(letters)):
-        raise TypeError(f"the result of {subscripts!r} has a letter that no operand has")
-    return reshaped(*types)
 
 
 def key(*types: Type, **attrs: Any) -> Type:

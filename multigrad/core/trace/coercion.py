@@ -69,7 +69,11 @@ class NeedsConcrete(Exception):
 
 # --- by the kind of the op ------------------------------------------------------------------------
 def coerce(
-    op: Op, nodes: list[Node], facts: Mapping[str, Any], types: Any, dtype: str | None
+    op: Op,
+    nodes: list[Node],
+    facts: Mapping[str, Any],
+    types: Any = None,
+    dtype: str | None = None,
 ) -> list[Node]:
     """Return the operands as the op takes them.
 

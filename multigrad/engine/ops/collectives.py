@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import AXIS, GROUP_NAMES, NORM_ORDER, PAIRS, SPLIT
-from ...core.ir.op import Op
+from ...core.ir.attributes import AXIS, are_integers, is_order
+from ...core.ir.op import Attr, Op
 from ...core.ir.results import integer, kept, key, reshaped
 from ...core.ops.numerics import Array
 from ...core.ops.properties import length, linear
@@ -80,6 +80,16 @@ def ppermute_vjp(
     return xp.ppermute(ct, reversed_pairs, names, of=of), None
 
 
+def are_pairs(value: object) -> bool:
+    """Return whether a value is pairs (source, target) of shards, none twice on one side."""
+    if not isinstance(value, tuple):
+        return False
+    if not all(are_integers(pair) and len(pair) == 2 and min(pair) >= 0 for pair in value):
+        return False
+    sources, targets = ({pair[i] for pair in value} for i in (0, 1))
+    return len(sources) == len(targets) == len(value)
+
+
 def check_pairs(pairs: tuple[tuple[int, int], ...], number: int) -> None:
     """Raise RuleValueError if a pair names a shard that does not exist."""
     last = max([0, *[shard for pair in pairs for shard in pair]])
@@ -96,6 +106,16 @@ def all_dim(x: Array, *, axis: int, names: Names) -> int:
     return np.shape(x)[axis]
 
 
+def are_names(value: object) -> bool:
+    """Return whether a value is a tuple of names of mesh axes or groups, or None."""
+    return value is None or (
+        isinstance(value, tuple)
+        and len(value) > 0
+        and all(isinstance(name, str) and 0 < len(name) <= 100 for name in value)
+    )
+
+
+GROUP_NAMES = Attr(are_names, (None,), None)
 # For all ops that communicate: of operand 1, `of`, only the placement is read.
 TALKS = {"shape_only": (1,), "collective": True, "names": GROUP_NAMES}
 # Every shard's result depends on this x, so the cotangents of all shards add up.
@@ -151,7 +171,7 @@ PPERMUTE = over_shards(
     numpy=ppermute,
     **TALKS,
     degree=linear,
-    pairs=PAIRS,
+    pairs=Attr(are_pairs, (((0, 0),), ())),
 )
 ALL_NORM = over_shards(
     "all_norm",
@@ -159,7 +179,7 @@ ALL_NORM = over_shards(
     all_norm_vjp,
     "The norm of order `ord` of the norms x over the shards of `of`; 16-bit floats in float32.",
     **TALKS,
-    ord=NORM_ORDER,
+    ord=Attr(is_order, (2, 1, 3, 0.5)),
     xp="",
 )
 ALL_DIM = op(
@@ -167,10 +187,19 @@ ALL_DIM = op(
     result=integer, doc="The length of one axis over all shards.", composed=True, shape_only=(0,),
     collective=True, bits=length, xp="",
 )  # fmt: skip
+
+
+def is_split(value: object) -> bool:
+    """Return whether a value tells for each axis over which names it is split; (): all shards."""
+    if not isinstance(value, tuple):
+        return False
+    return all(names is None or names == () or are_names(names) for names in value)
+
+
 PLACE_KEY = op(
     "place_key",
     "key like",
-    split=SPLIT,
+    split=Attr(is_split, (((),), (None, ()))),
     coerce="raw",
     numpy=alone("place_key"),
     vjp=zero,

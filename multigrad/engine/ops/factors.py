@@ -20,12 +20,14 @@ import numpy as np
 
 from ...core.ir.attributes import are_integers, flag
 from ...core.ir.op import Attr
-from ...core.ir.results import kept, rows_of
+from ...core.ir.results import kept, need_tensors
+from ...core.ir.types import INT64, UNKNOWN, Type
 from ...core.ops.numerics import Array, from_scipy, widened, wider
 from ...core.ops.properties import linear
-from ...core.ops.result_shapes import Shape, square, with_matrices
+from ...core.ops.result_shapes import Shape
 from ...core.ops.table import Cotangents, op, zero
-from .linalg import mark_infinities, of_matrices
+from .linalg import mark_infinities, of_matrices, of_matrix, square
+from .orders import with_matrices
 
 
 def eye_like(xp: Any, x: Any) -> Any:
@@ -93,6 +95,11 @@ def lu_permutation(indices: Array, like: Array) -> Array:
     return places
 
 
+def rows_of(x: Type, *others: Type) -> Type:
+    need_tensors(x, *others)
+    return Type("tensor", INT64, UNKNOWN)
+
+
 def values_shape(x: Shape) -> Shape:
     return (*with_matrices(x)[:-2], min(x[-2:]))
 
@@ -109,7 +116,7 @@ LU = of_matrices(
     lu,
     lu_vjp,
     "l, whose diagonal is one, and u in one matrix: the factors of x in other rows.",
-    result=kept,
+    result=of_matrix,
     shape_of=with_matrices,
     in_vjps=True,
     xp="packed_lu",

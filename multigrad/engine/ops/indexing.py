@@ -11,23 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import (
-    AXIS,
-    COPIES,
-    HALVES,
-    INDEX,
-    INDICES,
-    NEW_AXIS,
-    REPETITIONS,
-    WIDTHS,
-    number,
-)
+from ...core.ir.attributes import AXIS, HALVES, NEW_AXIS, are_integers, is_count, number
 from ...core.ir.graph import Node, make_node
-from ...core.ir.op import Op
-from ...core.ir.results import overwritten, reshaped, sliced
-from ...core.ops import result_shapes, selection
+from ...core.ir.op import Attr, Op
+from ...core.ir.results import overwritten, reshaped, shaped_like_second
+from ...core.ir.types import Type
+from ...core.ops import selection
 from ...core.ops.numerics import Array, widened
 from ...core.ops.properties import added, filled_with_zero, in_first, linear
+from ...core.ops.result_shapes import Shape, ShapeRule, halved, in_place_of, places
 from ...core.ops.shapes import rearrangement, shaped
 from ...core.ops.table import Composed, Cotangents, moved_by, op
 from ...errors import PlaceError
@@ -36,6 +28,16 @@ from ...errors import PlaceError
 def undoing(name: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
     """Declare the op that undoes a rearrangement; its second operand gives the shape."""
     return shaped(name, numpy, vjp, doc, in_vjps=True, **fields)
+
+
+def is_index(value: object) -> bool:
+    return isinstance(value, tuple) and all(map(is_index_item, value))
+
+
+def is_index_item(item: object) -> bool:
+    if isinstance(item, tuple):
+        return len(item) == 3 and all(n is None or type(n) is int for n in item)
+    return item is None or item == "..." or type(item) is int
 
 
 def as_index(index: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -113,6 +115,38 @@ def indexed_shape(x: tuple[int, ...], *, index: tuple[Any, ...]) -> tuple[int, .
     return np.shape(np.broadcast_to(0, x)[as_index(index)])
 
 
+def fitted(x: Shape, part: Shape, whole: Shape) -> Shape:
+    """Return the shape of `whole`, of which x fills a part."""
+    # NumPy's assignment ignores leading axes of length 1.
+    shape = x
+    while len(shape) > len(part) and shape[0] == 1:
+        shape = shape[1:]
+    if np.broadcast_shapes(shape, part) != part:
+        raise ValueError(f"shape {x} is fitted where {part} is free")
+    return whole
+
+
+def put_back(takes: ShapeRule) -> ShapeRule:
+    """Return the formula of an op whose last operand is `like`, where its x fits into what the op
+    of another formula takes from that.
+    """
+
+    def shape(x: Shape, *others: Shape, **attrs: Any) -> Shape:
+        *arguments, like = others
+        return fitted(x, takes(like, *arguments, **attrs), like)
+
+    return shape
+
+
+def put_into(takes: ShapeRule) -> ShapeRule:
+    """Return the formula of an op that puts a value into what the op of another formula takes."""
+
+    def shape(x: Shape, value: Shape, **attrs: Any) -> Shape:
+        return fitted(value, takes(x, **attrs), x)
+
+    return shape
+
+
 def setitem_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, *, index: Any) -> Cotangents:
     return xp.getitem(ct, as_index(index)), None
 
@@ -130,6 +164,14 @@ def take(x: Array, *, indices: tuple[int, ...], axis: int) -> Array:
 
 def taken(node: Node, sizes: Sequence[int]) -> int:
     return sizes[0] * max(1, len(node.attr("indices")))
+
+
+def taken_shape(x: Shape, *, indices: Sequence[int], axis: int) -> Shape:
+    (place,) = places(axis, len(x))
+    bad_indices = [i for i in indices if not -x[place] <= i < x[place]]
+    if bad_indices:
+        raise IndexError(f"index {bad_indices[0]} for axis {axis}, which is {x[place]} long")
+    return in_place_of(x, axis, len(indices))
 
 
 @widened
@@ -169,6 +211,8 @@ def read_past_puts(node: Node, grad_out: Node | None) -> Node | None:
     return make_node(GETITEM, (x,), dict(node.attrs), node.type)
 
 
+INDEX = Attr(is_index)
+INDICES = Attr(are_integers)
 GETITEM = rearrangement(
     "getitem",
     getitem,
@@ -184,7 +228,7 @@ SETITEM = undoing(
     setitem,
     setitem_vjp,
     "Zeros in the shape of `like`, x where the index points.",
-    shape_of=result_shapes.put_back(indexed_shape),
+    shape_of=put_back(indexed_shape),
     index=INDEX,
 )
 PUT = op(
@@ -197,7 +241,7 @@ PUT = op(
     doc="x with a value where the index points: a tensor that fits there, or one number.",
     in_vjps=True,
     degree=linear,
-    shape_of=result_shapes.put_into(indexed_shape),
+    shape_of=put_into(indexed_shape),
     made_of=put_by_masks,
     rounds=False,
     rewrites=(drop_put,),
@@ -212,14 +256,14 @@ TAKE = rearrangement(
     axis=AXIS,
     composed=True,
     copies=taken,
-    shape_of=result_shapes.taken,
+    shape_of=taken_shape,
 )
 UNTAKE = undoing(
     "untake",
     untake,
     moved_by("take"),
     "Zeros in the shape of `like`, x added at indices along an axis.",
-    shape_of=result_shapes.put_back(result_shapes.taken),
+    shape_of=put_back(taken_shape),
     indices=INDICES,
     axis=AXIS,
 )
@@ -252,6 +296,21 @@ def along(x: Array, start: int, length: int, axis: int) -> tuple[slice, ...]:
     return (*(slice(None),) * (axis % x.ndim), slice(start, start + length))
 
 
+def sliced(x: Type, like: Type, start: Type, *, axis: int) -> Type:
+    if start.kind != "scalar" or start.dtype != "int":
+        raise TypeError(f"its start must be an integer, not {start}")
+    return shaped_like_second(x, like)
+
+
+def as_long_as(x: Shape, like: Shape, start: Shape, *, axis: int) -> Shape:
+    """Return the shape of x cut along an axis to the length of `like`."""
+    return in_place_of(x, axis, min(like[axis], x[axis]))
+
+
+def put_from(x: Shape, like: Shape, start: Shape, *, axis: int) -> Shape:
+    return fitted(x, in_place_of(like, axis, x[axis]), like)
+
+
 HALF = rearrangement(
     "half",
     Composed(half_of, rounds=False),
@@ -261,7 +320,7 @@ HALF = rearrangement(
     axis=AXIS,
     in_vjps=True,
     view="sometimes",
-    shape_of=result_shapes.halved,
+    shape_of=halved,
 )
 PIECE = {"operands": "x like start", "result": sliced, "degree": in_first, "axis": AXIS}
 PART = undoing(
@@ -270,7 +329,7 @@ PART = undoing(
     moved_by("unpart", 0, 2),
     "As much of x along an axis as `like` is long, from start.",
     view="sometimes",
-    shape_of=result_shapes.as_long_as,
+    shape_of=as_long_as,
     **PIECE,
 )
 UNPART = undoing(
@@ -278,9 +337,21 @@ UNPART = undoing(
     unpart,
     moved_by("part", 0, 2),
     "Zeros in the shape of `like`, x from start on.",
-    shape_of=result_shapes.put_from,
+    shape_of=put_from,
     **PIECE,
 )
+
+
+def sum_of(copies: ShapeRule) -> ShapeRule:
+    """Return the formula of an op that sums the copies which the op of another formula makes."""
+
+    def shape(x: Shape, like: Shape, **attrs: Any) -> Shape:
+        whole = copies(like, **attrs)
+        if math.prod(x) != math.prod(whole):
+            raise ValueError(f"shape {x} is no copies of {like}, which are {whole}")
+        return like
+
+    return shape
 
 
 def tile(x: Array, *, repetitions: tuple[int, ...]) -> Array:
@@ -289,6 +360,16 @@ def tile(x: Array, *, repetitions: tuple[int, ...]) -> Array:
 
 def tiled(node: Node, sizes: Sequence[int]) -> int:
     return sizes[0] * math.prod(max(1, n) for n in node.attr("repetitions"))
+
+
+def tiled_shape(x: Shape, *, repetitions: tuple[int, ...]) -> Shape:
+    rank = max(len(x), len(repetitions))
+    pairs = zip(filled_up(x, rank), filled_up(repetitions, rank), strict=True)
+    return tuple([n * copies for n, copies in pairs])
+
+
+def filled_up(lengths: Sequence[int], rank: int) -> tuple[int, ...]:
+    return (*(1,) * (rank - len(lengths)), *lengths)
 
 
 def sum_of_tiles(xp: Any, x: Any, like: Any, *, repetitions: tuple[int, ...]) -> Any:
@@ -310,18 +391,24 @@ def repeated(node: Node, sizes: Sequence[int]) -> int:
     return sizes[0] * max(1, node.attr("repeats"))
 
 
+def repeated_shape(x: Shape, *, repeats: int, axis: int) -> Shape:
+    return in_place_of(x, axis, x[places(axis, len(x))[0]] * repeats)
+
+
 def sum_of_repeats(xp: Any, x: Any, like: Any, *, repeats: int, axis: int) -> Any:
     lengths, axis = [xp.dim(like, axis=i) for i in range(like.ndim)], axis % like.ndim
     copies = xp.reshape(x, shape=(*lengths[: axis + 1], repeats, *lengths[axis + 1 :]))
     return xp.sum(copies, axis=axis + 1, keepdims=False)
 
 
+REPETITIONS = Attr(are_integers)
+COPIES = Attr(is_count, (2, 1, 3))
 TILE = rearrangement(
     "tile",
     tile,
     moved_by("untile", 0),
     "All of x repeated along its last axes.",
-    shape_of=result_shapes.tiled,
+    shape_of=tiled_shape,
     repetitions=REPETITIONS,
     composed=True,
     copies=tiled,
@@ -331,7 +418,7 @@ UNTILE = undoing(
     Composed(sum_of_tiles, rounds=False),
     moved_by("tile"),
     "The sum over the copies that tile makes.",
-    shape_of=result_shapes.sum_of(result_shapes.tiled),
+    shape_of=sum_of(tiled_shape),
     repetitions=REPETITIONS,
 )
 REPEAT = rearrangement(
@@ -339,7 +426,7 @@ REPEAT = rearrangement(
     np.repeat,
     moved_by("unrepeat", 0),
     "Each element repeated along an axis.",
-    shape_of=result_shapes.repeated,
+    shape_of=repeated_shape,
     repeats=COPIES,
     axis=AXIS,
     composed=True,
@@ -350,10 +437,16 @@ UNREPEAT = undoing(
     Composed(sum_of_repeats, rounds=False),
     moved_by("repeat"),
     "The sum over the copies that repeat makes.",
-    shape_of=result_shapes.sum_of(result_shapes.repeated),
+    shape_of=sum_of(repeated_shape),
     repeats=COPIES,
     axis=AXIS,
 )
+
+
+def are_widths(value: object) -> bool:
+    return isinstance(value, tuple) and all(
+        are_integers(pair) and len(pair) == 2 and min(pair) >= 0 for pair in value
+    )
 
 
 def as_pairs(widths: tuple[Any, ...], ndim: int) -> list[tuple[int, int]]:
@@ -394,14 +487,30 @@ def concatenate_vjp(xp: Any, ct: Any, y: Any, *arrays: Any, axis: int) -> Cotang
     return tuple(shares)
 
 
+def joined(*shapes: Shape, axis: int) -> Shape:
+    (place,) = places(axis, len(shapes[0]))
+    other_lengths = {(*shape[:place], *shape[place + 1 :]) for shape in shapes}
+    if len(other_lengths) > 1 or len({len(shape) for shape in shapes}) > 1:
+        raise ValueError(f"the shapes {shapes} differ beside axis {axis}")
+    return in_place_of(shapes[0], axis, sum(shape[place] for shape in shapes))
+
+
 def stack(*arrays: Array, axis: int) -> Array:
     return np.stack(arrays, axis=axis)
+
+
+def stacked(*shapes: Shape, axis: int) -> Shape:
+    if len(set(shapes)) > 1:
+        raise ValueError(f"a stack of the shapes {shapes}")
+    (place,) = places(axis, len(shapes[0]) + 1)
+    return (*shapes[0][:place], len(shapes), *shapes[0][place:])
 
 
 def stack_vjp(xp: Any, ct: Any, y: Any, *arrays: Any, axis: int) -> Cotangents:
     return tuple(xp.squeeze(xp.take(ct, (i,), axis=axis), axis=axis) for i in range(len(arrays)))
 
 
+WIDTHS = Attr(are_widths)
 PAD = rearrangement(
     "pad",
     pad,
@@ -427,7 +536,7 @@ CONCATENATE = joint(
     concatenate,
     concatenate_vjp,
     "Arrays one after the other along an axis.",
-    shape_of=result_shapes.joined,
+    shape_of=joined,
     axis=AXIS,
 )
 STACK = joint(
@@ -435,6 +544,6 @@ STACK = joint(
     stack,
     stack_vjp,
     "Arrays of one shape along a new axis.",
-    shape_of=result_shapes.stacked,
+    shape_of=stacked,
     axis=NEW_AXIS,
 )

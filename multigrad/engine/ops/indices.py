@@ -13,15 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import AXIS, AXIS_OR_NONE, flag
+from ...core.ir.attributes import AXIS, flag
 from ...core.ir.op import Op
-from ...core.ir.results import counted, gathered, index_reduced, placed, puts, selected
+from ...core.ir.results import need_tensors
+from ...core.ir.types import INT64, INTEGERS, UNKNOWN, Type, reduce_shape
 from ...core.ops.numerics import Array, wider
 from ...core.ops.properties import in_first, multiplied
-from ...core.ops.result_shapes import Shape, in_place_of, put, put_back, taken_at
+from ...core.ops.result_shapes import Shape, first, in_place_of, reduced
 from ...core.ops.table import Composed, moved_by, op, zero
 from ...errors import PlaceError
-from .ordering import lifted, order
+from .indexing import fitted, put_back
+from .ordering import AXIS_OR_NONE, lifted, order
 
 
 def place(name: str, numpy: Any, doc: str, **fields: Any) -> Op:
@@ -44,7 +46,18 @@ def argsort(x: Array, *, axis: int, descending: bool) -> Array:
     return order(x, axis, descending).astype(np.int64)
 
 
-EXTREME = {"result": index_reduced, "integer": True, "axis": AXIS_OR_NONE, "keepdims": flag(False)}
+def index_reduced(x: Type, *, axis: Any, keepdims: bool) -> Type:
+    need_tensors(x)
+    return Type("tensor", INT64, reduce_shape(x.shape, axis, keepdims))
+
+
+def counted(x: Type, **attrs: Any) -> Type:
+    need_tensors(x)
+    return Type("tensor", INT64, x.shape)
+
+
+EXTREME = {"result": index_reduced, "shape_of": reduced, "integer": True}
+EXTREME |= {"axis": AXIS_OR_NONE, "keepdims": flag(False)}
 ARGMAX = place("argmax", argmax, "The index of the first of the largest; NaN is larger.", **EXTREME)
 ARGMIN = place(
     "argmin", argmin, "The index of the first of the smallest; NaN is smaller.", **EXTREME
@@ -54,10 +67,31 @@ ARGSORT = place(
     argsort,
     "The indices that sort x along an axis, stable; NaN is larger than every number.",
     result=counted,
+    shape_of=first,
     integer=True,
     axis=AXIS,
     descending=flag(False),
 )
+
+
+def gathered(x: Type, indices: Type, **attrs: Any) -> Type:
+    need_tensors(x)
+    if indices.kind != "tensor" or indices.dtype not in INTEGERS:
+        raise TypeError(f"its indices must be integers, not {indices}")
+    return Type("tensor", x.dtype, indices.shape)
+
+
+def selected(x: Type, indices: Type, **attrs: Any) -> Type:
+    return Type("tensor", gathered(x, indices).dtype, UNKNOWN)
+
+
+def placed(x: Type, indices: Type, like: Type, **attrs: Any) -> Type:
+    need_tensors(like)
+    return Type("tensor", gathered(x, indices).dtype, like.shape)
+
+
+def puts(indices: Type, like: Type, **attrs: Any) -> Type:
+    return placed(indices, indices, like)
 
 
 def at_places(name: str, args: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
@@ -95,7 +129,7 @@ def taken_along(x: Shape, indices: Shape, *, axis: int) -> Shape:
 
 def put_along(x: Shape, indices: Shape, like: Shape, *, axis: int) -> Shape:
     check_axes(like, indices, axis)
-    return put(x, indices, like)
+    return fitted(x, indices, like)
 
 
 def put_last(indices: Shape, like: Shape, *, axis: int) -> Shape:
@@ -117,6 +151,10 @@ def untake_along(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
 
 def take_at(x: Array, indices: Array, *, axis: int) -> Array:
     return np.take(x, inside(indices, x.shape[axis]), axis=axis)
+
+
+def taken_at(x: Shape, indices: Shape, *, axis: int) -> Shape:
+    return in_place_of(x, axis, *indices)
 
 
 def untake_at(x: Array, indices: Array, like: Array, *, axis: int) -> Array:

@@ -13,15 +13,27 @@ import numpy as np
 
 from ...core.ir.attributes import flag, number
 from ...core.ir.op import Op
-from ...core.ir.results import kept, over_matrices, reshaped
+from ...core.ir.results import kept, need_tensors, reshaped
+from ...core.ir.types import Type, reduce_shape
 from ...core.ops.numerics import Array, widened
 from ...core.ops.properties import in_last, multiplied
-from ...core.ops.result_shapes import Shape, square
+from ...core.ops.result_shapes import Shape
 from ...core.ops.table import Cotangents, op, zero
 
 
 def of_matrices(name: str, args: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
     return op(name, args, numpy=numpy, vjp=vjp, doc=doc, **{"result": reshaped, **fields})
+
+
+def square(x: Shape, **attrs: Any) -> Shape:
+    """Return the shape of x, or raise ValueError if it holds no square matrices."""
+    if len(x) < 2 or x[-1] != x[-2]:
+        raise ValueError(f"a square matrix in the last two axes is needed, not shape {x}")
+    return x
+
+
+def of_matrix(x: Type) -> Type:
+    return kept(x)
 
 
 def of_right_side(a: Shape, b: Shape, **attrs: Any) -> Shape:
@@ -54,7 +66,7 @@ CHOLESKY = of_matrices(
     widened(np.linalg.cholesky),
     cholesky_vjp,
     "The lower triangular factor of symmetric positive definite matrices; it reads that half.",
-    result=kept,
+    result=of_matrix,
     shape_of=square,
 )
 TRIANGLE = {"lower": flag(True), "transposed": flag(False), "unit": flag(False)}
@@ -150,7 +162,7 @@ INV = of_matrices(
     widened(np.linalg.inv),  # LinAlgError where a matrix is singular
     inv_vjp,
     "The inverses of matrices.",
-    result=kept,
+    result=of_matrix,
     shape_of=square,
 )
 
@@ -250,7 +262,7 @@ EXPM = of_matrices(
     expm,
     expm_vjp,
     "The exponentials of matrices, not of their elements.",
-    result=kept,
+    result=of_matrix,
     shape_of=square,
 )
 
@@ -260,6 +272,15 @@ EXPM = of_matrices(
 def spread(xp: Any, x: Any) -> Any:
     """Return a number for each matrix with two axes of length 1 appended."""
     return xp.expand_dims(xp.expand_dims(x, -1), -1)
+
+
+def over_matrices(x: Type) -> Type:
+    need_tensors(x)
+    return Type("tensor", x.dtype, reduce_shape(x.shape, (-2, -1), False))
+
+
+def of_each_matrix(x: Shape) -> Shape:
+    return square(x)[:-2]
 
 
 @widened
@@ -287,13 +308,14 @@ def signdet(x: Array) -> Array:
     return np.asarray(np.linalg.slogdet(x)[0])
 
 
-DET = of_matrices("det", "x", det, det_vjp, "Determinants.", result=over_matrices)
+OF_EACH = {"result": over_matrices, "shape_of": of_each_matrix}
+DET = of_matrices("det", "x", det, det_vjp, "Determinants.", **OF_EACH)
 LOGABSDET = of_matrices(
     "logabsdet",
     "x",
     logabsdet,
     logabsdet_vjp,
     "The logarithms of the absolute values of determinants.",
-    result=over_matrices,
+    **OF_EACH,
 )
-SIGNDET = of_matrices("signdet", "x", signdet, zero, "Signs of determinants.", result=over_matrices)
+SIGNDET = of_matrices("signdet", "x", signdet, zero, "Signs of determinants.", **OF_EACH)

@@ -16,18 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import REGION, count, flag
+from ...core.ir.attributes import count, flag, instance_of
 from ...core.ir.graph import Graph, Node, Region, key_of_loop, make_node
+from ...core.ir.op import Attr
 from ...core.ir.types import BOOL, FLOATS, UNKNOWN, T, Type
 from ...core.ops.numerics import RELEASE, Array, as_numpy_dtype
 from ...core.ops.properties import LINEAR, ZERO, Degree, spread
-from ...core.ops.result_shapes import kept_by_turns
 from ...core.ops.table import Cotangents, op
 
 __all__ = ["SCAN", "WHILE_LOOP"]
 
 Function = Callable[..., Any]
 Shape = tuple[int, ...]
+REGION = Attr(instance_of(Region))
 OF_A_LOOP = (
     "the derivative of a loop that goes on by values, which has none: how many turns reverse mode "
     "would keep is not known. Give the function a gradient of its own, or the loop a number of "
@@ -186,6 +187,10 @@ def run_graph(graph: Graph, inputs: Mapping[Node, Any], dtype: Any) -> tuple[Any
 def refuse_derivative(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) -> Cotangents:
     """Raise TraceError: reverse mode would need every turn."""
     raise y.trace.error(f"takes {OF_A_LOOP}", y.trace.source.locations.get(y.node))
+
+
+def kept_by_turns(*shapes: Shape, position: int, **attrs: Any) -> Shape:
+    return shapes[position]
 
 
 WHILE_LOOP = op(

@@ -14,13 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import AXIS, AXIS_OR_NONE, count, flag
-from ...core.ir.op import Op
-from ...core.ir.results import held, kept, masked, reordered
-from ...core.ir.types import INT64
+from ...core.ir.attributes import AXIS, count, flag, is_axis
+from ...core.ir.op import Attr, Op
+from ...core.ir.results import kept, need_tensors
+from ...core.ir.types import BOOL, INT64, Type
 from ...core.ops.numerics import Array, Axis, widened, wider
 from ...core.ops.properties import FALLING, REALS, in_first, linear
+from ...core.ops.result_shapes import Shape, broadcast, first
 from ...core.ops.table import Cotangents, moved_by, op, zero
+
+AXIS_OR_NONE = Attr(is_axis, (), None, "int | None", "axis_or_none")
 
 
 def lifted(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -40,9 +43,26 @@ def cumulative(name: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
     return op(name, "x", numpy=numpy, vjp=vjp, doc=doc, result=kept, axis=AXIS, **fields)
 
 
+def reordered(values: Type, x: Type, **attrs: Any) -> Type:
+    need_tensors(values, x)
+    return Type("tensor", values.dtype, x.shape)
+
+
+def held(x: Type, mask: Type, *, axis: int) -> Type:
+    if mask.dtype != BOOL:
+        raise TypeError(f"its mask must be bool, not {mask}")
+    return reordered(x, mask)
+
+
+def ordered_shape(values: Shape, x: Shape, *, axis: Axis, **attrs: Any) -> Shape:
+    """Return the shape of values in an order of x, or taken by a mask of it, along an axis."""
+    return first(broadcast(values, x), axis=axis)
+
+
 def in_order(name: str, args: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
     """Declare an op that a VJP needs, linear in values that another operand orders."""
-    fields = {"result": reordered, "axis": AXIS, **fields, "in_vjps": True, "degree": in_first}
+    fields = {"result": reordered, "shape_of": ordered_shape, "axis": AXIS, **fields}
+    fields |= {"in_vjps": True, "degree": in_first}
     return op(name, args, coerce="raw", numpy=numpy, vjp=vjp, doc=doc, **fields)
 
 
@@ -247,8 +267,14 @@ UNSORT = rearranged(
 )
 
 
+def masked(x: Type, **attrs: Any) -> Type:
+    need_tensors(x)
+    return Type("tensor", BOOL, x.shape)
+
+
 def mask(name: str, numpy: Any, doc: str, **fields: Any) -> Op:
-    return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=masked, **fields)
+    fields |= {"result": masked, "shape_of": first}
+    return op(name, "x", numpy=numpy, vjp=zero, doc=doc, **fields)
 
 
 @lifted

@@ -6,13 +6,25 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import AXES, MOVED, OFFSET, PLACE, PLACES, SHIFT
-from ...core.ir.op import Op
+from ...core.ir.attributes import AXES, are_integers, is_axis, optional
+from ...core.ir.op import REQUIRED, Attr, Op
 from ...core.ir.results import kept
 from ...core.ops.numerics import Array
-from ...core.ops.result_shapes import with_matrices
+from ...core.ops.result_shapes import Shape
 from ...core.ops.shapes import rearrangement
 from ...core.ops.table import Cotangents, moved_by
+
+MOVED = Attr(is_axis, (), REQUIRED, "Any", "axes_of")
+PLACES = Attr(optional(are_integers))
+SHIFT = Attr(is_axis, (1, -2, (1, 2)))
+
+
+def is_integer(value: object) -> bool:
+    return type(value) is int
+
+
+OFFSET = Attr(is_integer, (0, 1, -1))
+PLACE = Attr(is_integer, (), REQUIRED, "int", "one_axis")
 
 
 def permute_dims_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axes: Any) -> Cotangents:
@@ -96,6 +108,13 @@ def triu(x: Array, *, offset: int) -> Array:
 def _below(x: Array, offset: int) -> Array:
     rows, columns = x.shape[-2:]
     return np.arange(columns) - np.arange(rows)[:, None] <= offset
+
+
+def with_matrices(x: Shape, **attrs: Any) -> Shape:
+    """Return the shape of x, or raise ValueError if it holds no matrices."""
+    if len(x) < 2:
+        raise ValueError(f"matrices in the last two axes are needed, not shape {x}")
+    return x
 
 
 def triangle(name: str, numpy: Any, vjp: Any, doc: str) -> Op:

@@ -5,29 +5,35 @@
 
 from __future__ import annotations
 
+import re
 import string
 from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import DILATIONS, GROUPS, SIZES, STRIDES, SUBSCRIPTS
-from ...core.ir.results import (
-    contracted,
-    cotangent_of_left,
-    cotangent_of_right,
-    reshaped,
-    shaped_like_second,
-)
+from ...core.ir.attributes import are_integers, is_count
+from ...core.ir.op import Attr
+from ...core.ir.results import need_tensors, reshaped, shaped_like_second
+from ...core.ir.types import Type
 from ...core.ops.numerics import Array, wider
 from ...core.ops.properties import in_first, in_one, multiplied
-from ...core.ops.result_shapes import Shape, product, put, put_back, summed_to
+from ...core.ops.result_shapes import Shape, summed_to
 from ...core.ops.shapes import sum_to
 from ...core.ops.table import Cotangents, moved_by, op
+from .indexing import fitted, put_back
 
 
 def matmul(a: Array, b: Array) -> Array:
     # A vector is a row on the left, a column on the right.
     return np.matmul(wider(a), wider(b)).astype(a.dtype)
+
+
+def product(a: Shape, b: Shape) -> Shape:
+    # The last axis but one of b is contracted, or the only one of a vector.
+    if not a or not b or a[-1] != b[max(len(b) - 2, 0)]:
+        raise ValueError(f"matmul of the shapes {a} and {b}")
+    batch = np.broadcast_shapes(a[:-2], b[:-2])
+    return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
 def left_shape(cotangent: Shape, b: Shape, like: Shape) -> Shape:
@@ -70,6 +76,15 @@ def as_matrix(product: Array, a: Array, b: Array) -> Array:
     return product[..., None, :] if a.ndim == 1 else product
 
 
+def cotangent_of_left(cotangent: Type, other: Type, like: Type, **attrs: Any) -> Type:
+    need_tensors(cotangent, other, like)
+    return Type("tensor", cotangent.dtype, like.shape)
+
+
+def cotangent_of_right(a: Type, cotangent: Type, like: Type, **attrs: Any) -> Type:
+    return cotangent_of_left(cotangent, a, like)
+
+
 PRODUCT: dict[str, Any] = {
     "degree": in_one, "on_bools": "numbers", "copies": multiplied, "integer": True,
 }  # fmt: skip
@@ -108,6 +123,52 @@ MATMUL_RIGHT = op(
 )
 
 
+def is_subscripts(value: object) -> bool:
+    return (
+        isinstance(value, str)
+        and re.fullmatch(r"[A-Za-z.,]{0,100}->[A-Za-z.]{0,60}", value) is not None
+    )
+
+
+def contracted(*types: Type, subscripts: str) -> Type:
+    terms, arrow, result = subscripts.partition("->")
+    letters = [term.replace("...", "") for term in terms.split(",")]
+    if not arrow or len(letters) != len(types):
+        raise TypeError(f"{subscripts!r} does not name {len(types)} operands and a result")
+    for term in (*letters, result.replace("...", "")):
+        if not (term.isalpha() or term == "") or len(set(term)) < len(term):
+            raise TypeError(f"{term!r} in {subscripts!r}: letters, each once in a term")
+    if not set(result.replace("...", "")) <= set("".join(letters)):
+        raise TypeError(f"the result of {subscripts!r} has a letter that no operand has")
+    return reshaped(*types)
+
+
+def contracted_shape(*shapes: Shape, subscripts: str) -> Shape:
+    """Return the shape of an einsum: its result's letters, and the batch where `...` is."""
+    terms, _, result = subscripts.partition("->")
+    lengths: dict[str, int] = {}
+    batches: list[Shape] = []
+    for term, shape in zip(terms.split(","), shapes, strict=True):
+        head, dots, tail = term.partition("...")
+        count = len(head) + len(tail)
+        if len(shape) < count or (len(shape) > count and not dots):
+            raise ValueError(f"{term!r} in {subscripts!r} for the shape {shape}")
+        end = len(shape) - len(tail)
+        batches.append(shape[len(head) : end])
+        for letter, n in zip(head + tail, (*shape[: len(head)], *shape[end:]), strict=True):
+            length = lengths.setdefault(letter, n)
+            # A length of 1 broadcasts.
+            if length == 1:
+                lengths[letter] = n
+            elif n not in (1, length):
+                raise ValueError(f"{letter!r} in {subscripts!r} is {length} and {n} long")
+    head, dots, tail = result.partition("...")
+    batch = np.broadcast_shapes(*batches)
+    if batch and not dots:
+        raise ValueError(f"the result of {subscripts!r} has no place for the axes of '...'")
+    return (*(lengths[n] for n in head), *batch, *(lengths[n] for n in tail))
+
+
 def einsum(*arrays: Array, subscripts: str) -> Array:
     return np.einsum(subscripts, *map(wider, arrays), optimize=True).astype(arrays[0].dtype)
 
@@ -129,6 +190,7 @@ def einsum_vjp(xp: Any, ct: Any, y: Any, *arrays: Any, subscripts: str) -> Cotan
     return tuple(shares)
 
 
+SUBSCRIPTS = Attr(is_subscripts)
 EINSUM = op(
     "einsum",
     "*arrays",
@@ -136,6 +198,7 @@ EINSUM = op(
     numpy=einsum,
     vjp=einsum_vjp,
     result=contracted,
+    shape_of=contracted_shape,
     doc="A sum of products over named axes, such as 'ij,jk->ik'.",
     composed=True,
     **PRODUCT,
@@ -190,6 +253,12 @@ def unwindows(x: Array, like: Array, *, sizes: Ints, strides: Ints, dilations: I
     return sums.astype(x.dtype)
 
 
+def are_steps(value: object) -> bool:
+    return are_integers(value) and len(value) > 0 and min(value) >= 1
+
+
+STRIDES = DILATIONS = Attr(are_steps, ((1,), (2,)))
+SIZES = Attr(are_steps, ((2,),))
 SLIDING: dict[str, Any] = {"sizes": SIZES, "strides": STRIDES, "dilations": DILATIONS}
 WINDOWS = op(
     "windows",
@@ -238,7 +307,7 @@ def conv_shape(x: Ints, w: Ints, *, strides: Ints, dilations: Ints, groups: int)
 
 
 def conv_right_shape(x: Ints, cotangent: Ints, like: Ints, **attrs: Any) -> Ints:
-    return put(cotangent, conv_shape(x, like, **attrs), like)
+    return fitted(cotangent, conv_shape(x, like, **attrs), like)
 
 
 def conv_vjp(xp: Any, ct: Any, y: Any, x: Any, w: Any, **attrs: Any) -> Cotangents:
@@ -296,6 +365,11 @@ def letters(n: int) -> tuple[str, str]:
     return string.ascii_lowercase[:n], string.ascii_lowercase[n : 2 * n]
 
 
+def is_positive(value: object) -> bool:
+    return is_count(value) and value != 0
+
+
+GROUPS = Attr(is_positive, (1,))
 STEPS: dict[str, Any] = {"strides": STRIDES, "dilations": DILATIONS, "groups": GROUPS}
 CONV = op(
     "conv",

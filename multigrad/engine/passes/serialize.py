@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...core import ops
-from ...core.ir.attributes import REGION, is_name
+from ...core.ir.attributes import is_name
 from ...core.ir.graph import (
     MOST_ELEMENTS,
     ArrayValue,
@@ -47,6 +47,7 @@ from ...core.ops.properties import LENGTH_BITS
 from ...core.passes.facts import draws
 from ...core.passes.simplify import constant
 from ...errors import FormatError, suggest
+from ..ops.loops import REGION
 from .verify import InvalidGraph, verify
 
 Data = Any  # what JSON holds

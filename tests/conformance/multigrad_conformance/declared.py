@@ -15,18 +15,7 @@ import numpy as np
 from multigrad.core import ops
 from multigrad.core.ir import attributes
 from multigrad.core.ir.op import Attr, Op
-from multigrad.core.ir.results import (
-    PER_ELEMENT,
-    cotangent_of_left,
-    cotangent_of_right,
-    held,
-    kept,
-    masked,
-    overwritten,
-    reduced,
-    reordered,
-    shaped_like_second,
-)
+from multigrad.core.ir.results import PER_ELEMENT, kept, overwritten, reduced, shaped_like_second
 from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.ops.properties import REALS, Domain
 from multigrad.core.ops.table import zero
@@ -39,24 +28,24 @@ SHAPE = (2, 3)
 # Values of attributes whose samples depend on the operand's shape: those for SHAPE.
 SAMPLES: dict[Attr, tuple[Any, ...]] = {
     attributes.AXIS: (1, -2),
-    attributes.AXIS_OR_NONE: (-1, None),
+    ops.ordering.AXIS_OR_NONE: (-1, None),
     attributes.AXES: (0, None, (0, 1)),
     attributes.LAST_AXES: (-1, (0, 1)),
     attributes.NEW_AXIS: (1, 0),
-    attributes.PLACE: (0, -1),
-    attributes.MOVED: (0, -1),
-    attributes.PLACES: ((1, 0), None),
-    attributes.INDEX: (((None, None, -1), (1, None, None)), (0, None), ("...", 1)),
-    attributes.INDICES: ((1, 1, 0), (-1,)),
-    attributes.REPETITIONS: ((2, 1), (2, 1, 2)),
+    ops.orders.PLACE: (0, -1),
+    ops.orders.MOVED: (0, -1),
+    ops.orders.PLACES: ((1, 0), None),
+    ops.indexing.INDEX: (((None, None, -1), (1, None, None)), (0, None), ("...", 1)),
+    ops.indexing.INDICES: ((1, 1, 0), (-1,)),
+    ops.indexing.REPETITIONS: ((2, 1), (2, 1, 2)),
     attributes.SHAPE: ((3, 2), (4, 2, 3), (-1,)),
-    attributes.SUBSCRIPTS: ("ij,kj->ik", "...i,...i->..."),
-    attributes.WIDTHS: (((1, 0), (0, 2)),),
+    ops.products.SUBSCRIPTS: ("ij,kj->ik", "...i,...i->..."),
+    ops.indexing.WIDTHS: (((1, 0), (0, 2)),),
 }
 # The same for operands of whatever shape.
 OF_ANY_SHAPE: dict[Attr, Any] = {
     attributes.AXIS: -1,
-    attributes.AXIS_OR_NONE: -1,
+    ops.ordering.AXIS_OR_NONE: -1,
     attributes.AXES: None,
     attributes.LAST_AXES: -1,
 }
@@ -70,13 +59,13 @@ NEED_AN_AXIS = {
 KEEPING = (
     *PER_ELEMENT,
     kept,
-    masked,
-    held,
     overwritten,
-    reordered,
     shaped_like_second,
-    cotangent_of_left,
-    cotangent_of_right,
+    ops.ordering.masked,
+    ops.ordering.held,
+    ops.ordering.reordered,
+    ops.products.cotangent_of_left,
+    ops.products.cotangent_of_right,
 )
 # Rows that the cases leave to tests of their own, and why.
 LEFT_OUT: dict[Op, str] = {
