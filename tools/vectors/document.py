@@ -9,10 +9,10 @@ from typing import Any
 from multigrad import __name__ as package
 from multigrad import estimators
 from multigrad.core.functions.function import Function
-from multigrad.core.ops.properties import kinks_of
 from multigrad.core.rules import registry
 from multigrad.core.rules.model.rule import Rule
 from multigrad.engine.functions.importers import convert
+from multigrad.engine.ops.kinks import kinks_of
 from multigrad.errors import suggest
 from multigrad.estimators.declared import Estimator
 from multigrad_conformance.vectors import OF_OURS, OF_XP, TABLE_NAMES, NoVectors, read_dtypes

@@ -16,11 +16,11 @@ from ...core.backend.discovery import backends, load_backend
 from ...core.functions.function import Function
 from ...core.ir.types import T
 from ...core.ops.numerics import as_numpy_dtype
-from ...core.ops.properties import OP_SET
 from ...core.rules.registry import resolve
 from ...core.support.trees import optree
 from ...engine.functions.documents.format import hash_of
 from ...engine.functions.documents.functions import read_leaves
+from ...engine.ops.kinks import OP_SET
 from ...engine.rules.saving import (
     conventions_of,
     decode,

@@ -36,10 +36,6 @@ def is_order(value: object) -> bool:
     return is_number(value) and value > 0  # type: ignore[operator]
 
 
-def is_fraction(value: object) -> bool:
-    return is_number(value) and 0 <= value <= 1  # type: ignore[operator]
-
-
 def are_integers(value: object) -> TypeGuard[tuple[int, ...]]:
     return isinstance(value, tuple) and all(type(n) is int for n in value)
 
@@ -105,7 +101,6 @@ AXES = Attr(is_axis, (), None, "Axis", "axes_of")
 LAST_AXES = AXES._replace(default=-1)
 ANYTHING = Attr(instance_of(object))
 DTYPE = Attr(is_dtype)
-FRACTION = Attr(is_fraction, (0.5, 0.0, 0.25, 0.3, 1.0))
 HALVES = Attr(is_count, (0, 1))
 LAYOUT = Attr(is_layout)
 NAME = Attr(is_name)

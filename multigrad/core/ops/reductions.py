@@ -1,4 +1,4 @@
-"""Reductions, quantiles and the softmax family; 16-bit values sum in float32, round once."""
+"""Reductions and the softmax family; 16-bit values sum in float32, round once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.attributes import AXES, AXIS, FRACTION, LAST_AXES, ORDER, flag, number
+from ..ir.attributes import AXES, AXIS, LAST_AXES, ORDER, flag, number
 from ..ir.op import Op
 from ..ir.results import kept, reduced, reshaped
 from ..ir.types import INT64
@@ -310,114 +310,4 @@ GLU = op(
     result=reshaped,
     shape_of=halved,
     doc="The first half along an axis times the sigmoid of the second.",
-)
-
-
-# --- quantiles, in terms of other ops: the weight of each element is an op ------------------------
-def as_axes(x: Array, axis: Axis) -> tuple[int, ...]:
-    """Return the axes to reduce over; a scalar has none."""
-    if axis is None or x.ndim == 0:
-        return tuple(range(x.ndim))
-    return axis if isinstance(axis, tuple) else (axis,)
-
-
-def middle(xp: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
-    return xp.quantile(x, axis=axis, keepdims=keepdims, q=0.5)
-
-
-def in_rows(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
-    """Return x with the given axes merged into one, at the end."""
-    lead, y = x.ndim - len(axes), moved_last(xp, x, axes)
-    lengths = [xp.dim(y, axis=i) for i in range(x.ndim)]
-    return xp.reshape(y, shape=(*lengths[:lead], math.prod(lengths[lead:])))
-
-
-def moved_last(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
-    last = tuple(range(x.ndim - len(axes), x.ndim))
-    return xp.moveaxis(x, source=axes, destination=last) if axes else x
-
-
-def neighbor(xp: Any, length: Any, q: float, like: Any) -> tuple[Any, Any]:
-    """Return the position below the q-quantile and the weight of the next one, as tensors where a
-    framework knows the length only at run time.
-    """
-    if not hasattr(length, "dtype"):
-        place = q * (length - 1)
-        return math.floor(place), place - math.floor(place)
-    # In float64: positions beyond 2**24 are no longer exact in float32.
-    place = q * xp.astype(xp.maximum(length - 1, 0), dtype="float64")
-    low = xp.floor(place)
-    return xp.astype(low, dtype="int64"), xp.astype(place - low, dtype=like.dtype)
-
-
-def between(xp: Any, x: Any, *, axis: Axis, keepdims: bool, q: float) -> Any:
-    axes = as_axes(x, axis)
-    rows = in_rows(xp, x, axes)
-    length = xp.dim(rows, axis=-1)
-    low, weight = neighbor(xp, length, q, x)
-    # NaN after each row: rows without elements read it, and NaN sorts last.
-    padded = xp.pad(rows, widths=((0, 1),), fill=math.nan)
-    rows = xp.sort(padded, axis=-1, descending=False)
-    low_values, largest = rows[..., low], rows[..., length - 1]
-    result = low_values
-    if hasattr(weight, "dtype") or weight:
-        result = low_values * (1 - weight) + rows[..., low + 1] * weight
-    # A weight known only at run time may be 0 next to an infinity, and inf * 0 is NaN.
-    if hasattr(weight, "dtype"):
-        result = xp.where(weight == 0, low_values, result)
-    result = xp.where(xp.isnan(largest), largest, result)
-    for position in sorted(i % x.ndim for i in axes) if keepdims else ():
-        result = xp.expand_dims(result, axis=position)
-    return result
-
-
-def shares(xp: Any, x: Any, *, axis: Axis, q: float) -> Any:
-    axes = as_axes(x, axis)
-    rows = in_rows(xp, x, axes)
-    low, weight = neighbor(xp, xp.dim(rows, axis=-1), q, x)
-    order = xp.argsort(rows, axis=-1, descending=False)
-    # The inverse permutation: the position of each element in its sorted row.
-    place = xp.argsort(order, axis=-1, descending=False)
-    is_low, is_next = (xp.astype(place == position, dtype=x.dtype) for position in (low, low + 1))
-    like = moved_last(xp, x, axes)
-    weights = xp.reshape_like(is_low * (1 - weight) + is_next * weight, like)
-    last = tuple(range(x.ndim - len(axes), x.ndim))
-    return xp.moveaxis(weights, source=last, destination=axes) if axes else weights
-
-
-def quantile_vjp(
-    xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, q: float
-) -> Cotangents:
-    weights = xp.quantile_weights(x, q, axis=axis)
-    return (weights * spread(xp, ct, x, axis, keepdims),)
-
-
-MEDIAN = reduction(
-    "median",
-    Composed(middle, rounds=False),
-    None,
-    "The middle value, the mean of the two middle ones if their number is even; NaN propagates.",
-)
-QUANTILE = op(
-    "quantile",
-    "x",
-    axis=AXES,
-    keepdims=flag(False),
-    q=FRACTION,
-    numpy=Composed(between),
-    vjp=quantile_vjp,
-    result=reduced,
-    doc="The q-quantile, linear between neighbors; NaN propagates.",
-    composed=True,
-)
-QUANTILE_WEIGHTS = op(
-    "quantile_weights",
-    "x",
-    q=FRACTION,
-    axis=AXES,
-    numpy=Composed(shares),
-    vjp=zero,
-    result=kept,
-    doc="What each element contributes to the q-quantile.",
-    in_vjps=True,
 )

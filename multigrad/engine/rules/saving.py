@@ -28,7 +28,6 @@ from ...core.functions.function import Function
 from ...core.ir.attributes import is_number
 from ...core.ir.types import DTYPES, FLOATS
 from ...core.ops.numerics import as_numpy_dtype
-from ...core.ops.properties import OP_SET, kinks_of
 from ...core.rules.model import rule_names
 from ...core.rules.model.rule import Rule
 from ...core.rules.model.signature import REQUIRED
@@ -49,6 +48,7 @@ from ..functions.documents.format import (
 from ..functions.documents.functions import decode_function
 from ..functions.documents.rules import decode_rule
 from ..functions.saving import refuse_guess, restore
+from ..ops.kinks import OP_SET, kinks_of
 from ..passes.serialize import (
     describe,
     fail,

@@ -11,8 +11,8 @@ import pytest
 
 import multigrad as xg
 from multigrad.core import ops
-from multigrad.core.ops.properties import KINKS, OP_SET
 from multigrad.engine.functions.documents.format import canonical, hash_of
+from multigrad.engine.ops.kinks import KINKS, OP_SET
 
 xp = xg.xp
 

@@ -14,7 +14,7 @@ Once derivatives are taken, `drop_calls` takes the nodes out of the graph.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ... import ops
@@ -139,28 +139,6 @@ def _drop_in_regions(graph: Graph) -> Graph:
         return make_node(node.op, node.operands, {**dict(node.attrs), **plain}, node.type)
 
     return rebuild(graph, drop)
-
-
-def renew_calls(before: Graph, after: Graph, replacements: Mapping[Node, Node]) -> Graph:
-    """Return `after`, which is `before` with nodes replaced, with calls that refer to the new ones.
-
-    A call names its outputs as nodes, which a substitution does not see.
-    """
-    calls = {node.attr("function") for node in before.nodes if node.op is ops.CALL}
-    if not calls:
-        return after
-    new_calls = {}
-    for call in calls:
-        outputs = substitute(Graph("", (), call.outputs), replacements).outputs
-        new_calls[call] = replace(call, outputs=outputs)
-
-    def renew(node: Node) -> Node:
-        if node.op is not ops.CALL or node.attr("function") not in new_calls:
-            return node
-        attrs = {**dict(node.attrs), "function": new_calls[node.attr("function")]}
-        return make_node(node.op, node.operands, attrs, node.type)
-
-    return rebuild(after, renew)
 
 
 # --- the derivative of a call ---------------------------------------------------------------------

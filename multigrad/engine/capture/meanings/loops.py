@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,11 @@ import numpy as np
 from ....core import ops
 from ....core.ir.graph import Graph, Node, Region, dependents, make_node, walk
 from ....core.ir.types import BOOL, INPUT_SHAPE, INT32, SCALAR_SHAPE, UNKNOWN, T, Type
-from ....core.passes.simplify import simplify, substitute
+from ....core.passes.simplify import rebuild, simplify, substitute
 from ....core.support.trees import optree
 from ....core.trace.axes import known_shape
 from ....core.trace.coercion import lift_array
-from ....core.trace.derived.custom_calls import drop_calls, renew_calls
+from ....core.trace.derived.custom_calls import drop_calls
 from ....core.trace.trace import Trace, Value, apply, is_symbolic_tensor, lift
 from ....core.trace.xp import all as xp
 from ...ops.loops import keeps
@@ -372,3 +373,25 @@ def make_region(
     graph = renew_calls(recorded, substitute(recorded, inputs), inputs)
     locations = {node: where for node, where in graph.locations.items() if node in graph.nodes}
     return Region(simplify(Graph(name, tuple(inputs.values()), graph.outputs, locations)))
+
+
+def renew_calls(before: Graph, after: Graph, replacements: Mapping[Node, Node]) -> Graph:
+    """Return `after`, which is `before` with nodes replaced, with calls that refer to the new ones.
+
+    A call names its outputs as nodes, which a substitution does not see.
+    """
+    calls = {node.attr("function") for node in before.nodes if node.op is ops.CALL}
+    if not calls:
+        return after
+    new_calls = {}
+    for call in calls:
+        outputs = substitute(Graph("", (), call.outputs), replacements).outputs
+        new_calls[call] = replace(call, outputs=outputs)
+
+    def renew(node: Node) -> Node:
+        if node.op is not ops.CALL or node.attr("function") not in new_calls:
+            return node
+        attrs = {**dict(node.attrs), "function": new_calls[node.attr("function")]}
+        return make_node(node.op, node.operands, attrs, node.type)
+
+    return rebuild(after, renew)

@@ -8,7 +8,7 @@ unchanged. For an array whose first axis is split over the group "data":
     norm(x, axis=None)   x: {0: ("data",)}   ->   all_norm(norm(x), names=("data",))  not split
     norm(x, axis=1)      x: {0: ("data",)}   ->   norm(x, axis=1)                     {0: ("data",)}
 
-`HANDLERS`, at the end, is the table of the ops that need more than `ShardRewrite` knows by itself.
+`HANDLERS` and `ARRANGED` have the ops that need more than `ShardRewrite` knows by itself.
 """
 
 from __future__ import annotations
@@ -203,7 +203,9 @@ class ShardRewrite:
         parts = [self.parts[operand] for operand in node.operands]
         if node.op in HANDLERS:
             return HANDLERS[node.op](self, node, parts)
-        if not any(part.split for part in parts):
+        if node.op in ARRANGED:
+            return rebuilt(node, self.done), ARRANGED[node.op](self, node, parts[0])
+        if node.op is ops.ARRAY or not any(part.split for part in parts):
             return rebuilt(node, self.done), placement_when_unsplit(node, parts)
         if node.op.random:
             return self._draw(node, parts)
@@ -400,12 +402,20 @@ def _broadcast_or_sum_to(
     return result.node, like
 
 
-def _permuted(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
-    (part,) = parts
-    new_node, attrs = rebuilt(node, run.done), dict(node.attrs)
+HANDLERS: dict[Op, Handler] = {
+    **dict.fromkeys(REDUCTIONS, _reduce),
+    **dict.fromkeys((ops.SOFTMAX, ops.LOG_SOFTMAX), _softmax),
+    **dict.fromkeys((ops.DIM, ops.SIZE), _dim),
+    **dict.fromkeys((ops.SUM_TO, ops.BROADCAST_TO), _broadcast_or_sum_to),
+}
+
+# --- ops that arrange the axes of their first operand: the placement of the result ----------------
+
+
+def _permuted(run: ShardRewrite, node: Node, part: ArrayPart) -> ArrayPart:
     if part.rank is None:
-        return new_node, part
-    order = list(range(part.rank))
+        return part
+    attrs, order = dict(node.attrs), list(range(part.rank))
     if node.op is ops.PERMUTE_DIMS:
         order = order[::-1] if attrs["axes"] is None else list(part.axes(attrs["axes"]))
     elif node.op is ops.SWAPAXES:
@@ -416,59 +426,45 @@ def _permuted(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[No
         order = [i for i in order if i not in sources]
         for target, source in sorted(zip(targets, sources, strict=True)):
             order.insert(target, source)
-    return new_node, kept_axes(part, order)
+    return kept_axes(part, order)
 
 
-def _reshape(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+def _reshaped(run: ShardRewrite, node: Node, part: ArrayPart) -> ArrayPart:
     # Only flattening an array split along its first axis keeps each shard's elements together.
-    (part,) = parts
-    new_node = rebuilt(node, run.done)
     if not part.split:
-        return new_node, ArrayPart(len(node.attr("shape")))
+        return ArrayPart(len(node.attr("shape")))
     if node.attr("shape") != (-1,) or set(part.split) != {0}:
         raise run.error(node)
-    return new_node, ArrayPart(1, part.split)
+    return ArrayPart(1, part.split)
 
 
-def _expand(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
-    (part,) = parts
-    new_node = rebuilt(node, run.done)
+def _expanded(run: ShardRewrite, node: Node, part: ArrayPart) -> ArrayPart:
     if part.rank is None:
-        return new_node, part
+        return part
     axis = node.attr("axis") % (part.rank + 1)
     split = {i + (i >= axis): names for i, names in part.split.items()}
     ones = frozenset({axis, *(i + (i >= axis) for i in part.ones)})
-    return new_node, ArrayPart(part.rank + 1, split, ones)
+    return ArrayPart(part.rank + 1, split, ones)
 
 
-def _squeeze(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
-    (part,) = parts
-    new_node, axis = rebuilt(node, run.done), node.attr("axis")
+def _squeezed(run: ShardRewrite, node: Node, part: ArrayPart) -> ArrayPart:
+    axis = node.attr("axis")
     if part.rank is None or (axis is None and not part.split):
-        return new_node, ArrayPart(None)
+        return ArrayPart(None)
     if axis is None or part.over(axis) is not None:
         raise run.error(node)
     removed_axes = part.axes(axis)
-    return new_node, kept_axes(part, [i for i in range(part.rank) if i not in removed_axes])
+    return kept_axes(part, [i for i in range(part.rank) if i not in removed_axes])
 
 
-def _constant(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
-    return rebuilt(node, run.done), placement_when_unsplit(node, parts)
+def _collected(run: ShardRewrite, node: Node, part: ArrayPart) -> ArrayPart:
+    return part
 
 
-def _collective(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
-    return rebuilt(node, run.done), parts[0]
-
-
-HANDLERS: dict[Op, Handler] = {
-    **dict.fromkeys(REDUCTIONS, _reduce),
-    **dict.fromkeys((ops.SOFTMAX, ops.LOG_SOFTMAX), _softmax),
-    **dict.fromkeys((ops.DIM, ops.SIZE), _dim),
-    **dict.fromkeys((ops.SUM_TO, ops.BROADCAST_TO), _broadcast_or_sum_to),
+ARRANGED: dict[Op, Callable[[ShardRewrite, Node, ArrayPart], ArrayPart]] = {
     **dict.fromkeys((ops.PERMUTE_DIMS, ops.SWAPAXES, ops.MOVEAXIS), _permuted),
-    **dict.fromkeys((ops.ALL_SUM, ops.ALL_MAX, ops.ALL_NORM), _collective),
-    ops.ARRAY: _constant,
-    ops.RESHAPE: _reshape,
-    ops.EXPAND_DIMS: _expand,
-    ops.SQUEEZE: _squeeze,
+    **dict.fromkeys((ops.ALL_SUM, ops.ALL_MAX, ops.ALL_NORM), _collected),
+    ops.RESHAPE: _reshaped,
+    ops.EXPAND_DIMS: _expanded,
+    ops.SQUEEZE: _squeezed,
 }
