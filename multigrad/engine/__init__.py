@@ -14,6 +14,7 @@ provide("multigrad", {
     "core.trace.python_protocols": {"engine.trace.assertions": "asserted"},
     "core.lowering.emit": {"engine.lowering.loops": "write_loop"},
     "core.lowering.function_graph": {"engine.lowering.loops": "run_scans_of_backward"},
+    "core.lowering.lower": {"engine.lowering.tangents": "emit_tangent"},
     "core.xp": {"engine.capture.dialects.array_api": "find"},
     # code that is not plain: its capture, its proof, what it is read as
     "core.functions.capture": {"engine.capture.dialect": "check_dialect"},

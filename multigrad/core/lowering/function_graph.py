@@ -1,7 +1,7 @@
 """`FunctionGraph`: the forward and backward graphs of a replaced gradient, and what they are.
 
 A FunctionGraph is never changed: each step returns another one. In order: what is asked of it, the
-pairs that lowering makes of it, its cuts, and its forward mode; then masks that are kept as bits.
+pairs that lowering makes of it, its cuts; then masks that are kept as bits.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ from ..passes.residuals import (
     is_kept_copy,
     keep_inputs,
     marks,
-    outputs_as_inputs,
 )
 from ..passes.simplify import rename_inputs, simplify, substitute
 from ..support.params import Fused
 from ..support.provided import NEEDS_ENGINE, provided
 from ..support.records import record
 from ..trace.derived.custom_calls import drop_calls, gradients_lost
-from ..trace.derived.derivatives import pullbacks, tangent_map
+from ..trace.derived.derivatives import pullbacks
 from ..trace.trace import NeedsConcrete
 
 # Of what `residuals=` may be: what forward keeps.
@@ -53,11 +52,6 @@ OWN_NAMES = re.compile(r"(kept|history|grad_out|output|tangent)(_\d+)?|shape_of_
 def numbered(word: str, count: int) -> tuple[str, ...]:
     """Return `count` names: "output" alone, or "output_0", "output_1", ..."""
     return (word,) if count == 1 else tuple(f"{word}_{i}" for i in range(count))
-
-
-def tangent_name(position: int) -> str:
-    # No input or param has a space in its name.
-    return f"tangent {position}"
 
 
 @record()
@@ -325,46 +319,6 @@ class FunctionGraph:
         if self.residuals != TIME or floats or self._scans:
             return False
         return bool(computed_at_cost(self.forward, self.backward))
-
-    def tangent_map(self, backward: Graph) -> Graph:
-        """Return `*tangents, *inputs, *outputs, ... -> tangents of the outputs that carry a
-        gradient`: the author's own, or the transpose of the backward of `cut_at_inputs`.
-
-        Raises:
-            UnsupportedOp: there is none of the author's, and backward is not linear in the
-                cotangents.
-        """
-        if self.pushed is None:
-            return self._transpose(backward)
-        pushed = outputs_as_inputs(self.pushed, self.roles)
-        leaves = [node for node in pushed.nodes if node.op is ops.INPUT]
-        pushed = replace(pushed, inputs=tuple(dict.fromkeys((*pushed.inputs, *leaves))))
-        names = {tangent_name(i): name for i, name in enumerate(self.tangents)}
-        return simplify(rename_inputs(pushed, names))
-
-    def _transpose(self, backward: Graph) -> Graph:
-        tangent_of = dict(zip(self.inputs, self.tangents, strict=True))
-        types = [
-            self.type_of(name) or gradient.type
-            for name, gradient in zip(self.wrt, backward.outputs, strict=True)
-        ]
-        tangents = [
-            make_node(ops.INPUT, (), {"name": tangent_of[name]}, type_)
-            for name, type_ in zip(self.wrt, types, strict=True)
-        ]
-        outputs = [
-            make_node(ops.INPUT, (), {"name": name}, node.type)
-            for name, node in zip(self.outputs, self.forward.outputs, strict=True)
-        ]
-        if len(self.inputs) == 1 and (
-            self.forward.outputs[0].type == types[0] and types[0].shape != UNKNOWN
-        ):
-            outputs[0] = tangents[0]  # an available tensor of the same shape
-        noun = "rule" if self.is_rule else "function"
-        graph = tangent_map(backward, self.cotangents, tangents, outputs, noun)
-        pairs = zip(self.seeds, graph.outputs, strict=True)
-        tangents_out = tuple([node for seed, node in pairs if seed is not None])
-        return Graph(graph.name, graph.inputs, tangents_out, graph.locations)
 
 
 @provided

@@ -25,6 +25,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
 
+from ...errors import UnsupportedOp
 from .. import ops
 from ..backend.contract import Backend
 from ..backend.emitted import (
@@ -40,14 +41,13 @@ from ..backend.emitted import (
     Residuals,
 )
 from ..ir.graph import Graph
-from ..ir.types import is_float
 from ..passes.memory import apart_from_constants, owned, without_memory
 from ..passes.residuals import ResidualCut
+from ..support.provided import NEEDS_ENGINE, provided
 from ..support.records import record
-from ..trace.derived.custom_calls import drop_calls, gradients_lost
 from ..trace.derived.derivatives import is_linear
 from ..trace.trace import dtype_name
-from .checks import bind_checks, fact_check, find_lacking, refuse_lacking, second_refusal
+from .checks import bind_checks, fact_check, find_lacking, refuse_lacking
 from .cuts import Cuts, WideCut, find_aliasing, find_cuts, join_forward_and_keep, shares_work
 from .emit import Emission, emit_body
 from .function_graph import OWN_NAMES, FunctionGraph
@@ -145,7 +145,7 @@ def lower_graphs(
         lowering.author_params if checks else None,
     )
     bound_checks = replace(bound_checks, facts=_bind_facts(lowering, author_names, asked))
-    tangent = _emit_tangent(lowering, cuts.anywhere, bound_checks) if forward_mode else None
+    tangent = emit_tangent(lowering, cuts.anywhere, bound_checks) if forward_mode else None
     emitted = Emitted(
         origin=_origin(lowering, cuts),
         names=_names(lowering, defaults),
@@ -277,21 +277,10 @@ def _bind_facts(
     }
 
 
-def _emit_tangent(lowering: Lowering, cut: ResidualCut, checks: Checks) -> Body:
-    """Emit the code of the tangents; residuals that it reads refuse a derivative where gradients
-    do.
-    """
-    graph, once = lowering.graphs.tangent_map(cut.backward), checks.second_derivative
-    tangent = emit_body(drop_calls(graph), lowering.emission)
-    forbid, lost = lowering.backend.autodiff.forbid_derivative, gradients_lost(graph)
-    if lost and forbid is not None:
-        message = second_refusal(lowering.graphs.name, False, lost, "jvp")
-        once = lowering.emission.bind("once", forbid(message))
-    if not once:
-        return tangent
-    names = [r for r in cut.residuals if r in tangent.reads and is_float(cut.type(r))]
-    guards = [f"{name} = {once}({name})" for name in names]
-    return replace(tangent, lines=(*guards, *tangent.lines))
+@provided
+def emit_tangent(lowering: Lowering, cut: ResidualCut, checks: Checks) -> Body:
+    """Emit the code of the tangents."""
+    raise UnsupportedOp(f"forward mode {NEEDS_ENGINE}")
 
 
 def _origin(lowering: Lowering, cuts: Cuts) -> Origin:

@@ -12,11 +12,9 @@ import numpy as np
 
 from ...errors import FormatError, TraceError
 from .. import ops
-from ..ir.graph import Graph, Node, derive_node, make_node
+from ..ir.graph import Graph, Node
 from ..ir.questions import note
 from ..ir.types import BOOL, FLOATS, INPUT_SHAPE, KEY, SCALAR_SHAPE, WHOLE, T
-from .residuals import by_value
-from .simplify import constant, rebuild
 
 Shape = tuple[int, ...]
 # Facts that do not distinguish calls: code is shown the device of its input; equal tensors as
@@ -170,26 +168,6 @@ def _dtype(node: Node) -> str:
     if node.type.dtype == BOOL:
         return BOOL
     return "int32" if node.type.dtype in WHOLE else "float32"
-
-
-def read_shapes_alone(graph: Graph) -> Graph:
-    """Return a graph whose scans take zeros for operands that are read for their shape only."""
-    zero = constant(0.0)
-
-    def change(node: Node) -> Node:
-        if node.op.loop != "rows":
-            return node
-        body, carried = node.attr("body").graph, node.attr("carried")
-        read_nodes = by_value(body.outputs)
-        operands = [*node.operands]
-        for i, (parameter, operand) in enumerate(zip(body.inputs, node.operands, strict=True)):
-            # Zeros, so that nothing depends on the numbers there.
-            if i >= carried and parameter not in read_nodes and operand.type.kind == "tensor":
-                attrs = {"dtype": operand.type.dtype}
-                operands[i] = derive_node(ops.FULL_LIKE, (operand, zero), attrs)
-        return make_node(node.op, operands, dict(node.attrs), node.type)
-
-    return rebuild(graph, change)
 
 
 # --- draws ---------------------------------------------------------------------------------------

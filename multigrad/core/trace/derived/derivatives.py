@@ -1,5 +1,4 @@
-"""Reverse mode over a graph, from the VJP of each op: `pullback`, `pullbacks`, `accumulate_all`;
-and forward mode, `tangent_map`, from the graph of a backward.
+"""Reverse mode over a graph, from the VJP of each op: `pullback`, `pullbacks`, `accumulate_all`.
 
 It gives the true derivative of a forward without a rule, and the oracle of the tests. The result is
 a graph like any other: it can be lowered, shown and differentiated again.
@@ -18,12 +17,9 @@ from ... import ops
 from ...ir.graph import Graph, Node, dependents, key_of_loop, make_node, walk
 from ...ir.types import FLOAT8, UNKNOWN, is_float
 from ...ops.properties import CONSTANT, LINEAR, ZERO, spread
-from ...passes.facts import read_shapes_alone
-from ...passes.residuals import by_value
-from ...passes.simplify import simplify, substitute
+from ...passes.simplify import substitute
 from ...support.provided import NEEDS_ENGINE, provided
 from ...support.threads import SERIALS
-from ..coercion import cast_node
 from ..trace import Trace, Value
 from ..xp import all as xp
 from .custom_calls import pull_call
@@ -167,75 +163,6 @@ def _match(trace: Trace, share: Any, operand: Node) -> Any:
         return share
     type_ = ops.SUM_TO.result(share.node.type, operand.type)
     return trace.value(make_node(ops.SUM_TO, (share.node, operand), {}, type_))
-
-
-# --- forward mode: a backward that is linear, transposed into a map of tangents -------------------
-# The VJP of a linear map is its transpose. So the graph `cotangents -> gradients`, differentiated
-# with respect to the cotangents, is `tangents of the inputs -> tangents of the outputs`. A backward
-# that is not linear, such as one that clips, has no forward mode.
-def tangent_map(
-    backward: Graph,
-    cotangents: Sequence[str],
-    tangents: Sequence[Node],
-    outputs: Sequence[Node],
-    noun: str,
-) -> Graph:
-    """Return the graph `*tangents, *inputs without cotangents -> tangents of the outputs`.
-
-    Args:
-        cotangents: the names of the backward's.
-        tangents: an input for each gradient of the backward.
-        outputs: nodes with the shapes of the cotangents; a rule's has the tangent's.
-        noun: names the backward in messages.
-    """
-    words = cotangents[0] if len(cotangents) == 1 else "its cotangents"
-    if not is_linear(backward, cotangents):
-        raise UnsupportedOp(
-            f"{noun} {backward.name!r} is not linear in {words}, so it has no forward mode; "
-            "take its gradient by reverse mode"
-        )
-    heads = [backward.input(name) for name in cotangents]  # None: the backward lacks the input
-    pairs = zip(heads, outputs, strict=True)
-    known_heads = {head: output for head, output in pairs if head is not None}
-    trace = Trace(f"tangent of {backward.name}")
-    results = _transpose(trace, backward, heads, tangents, outputs)
-    others = [node for node in backward.inputs if node not in known_heads]
-    inputs = dict.fromkeys((*tangents, *others, *outputs))
-    graph = Graph(trace.name, tuple(inputs), results, backward.locations)
-    graph = simplify(read_shapes_alone(graph))
-    if not by_value(graph.outputs).isdisjoint(known_heads):
-        raise UnsupportedOp(f"{noun} {backward.name!r}: the transpose of it reads {words}")
-    # What it still reads of the cotangents is their shapes, which are those of the outputs.
-    return simplify(substitute(graph, known_heads))
-
-
-def _transpose(
-    trace: Trace,
-    backward: Graph,
-    heads: Sequence[Node | None],
-    tangents: Sequence[Node],
-    outputs: Sequence[Node],
-) -> tuple[Node, ...]:
-    # For each output the derivative of the backward with respect to its cotangent.
-    seeds = [
-        (gradient, _in_dtype_of(trace.value(tangent), gradient))
-        for gradient, tangent in zip(backward.outputs, tangents, strict=True)
-    ]
-    targets = [head for head in heads if head is not None]
-    gradients = dict(zip(targets, accumulate_all(trace, seeds, targets), strict=True))
-    results = []
-    for head, output in zip(heads, outputs, strict=True):
-        share = None if head is None else gradients[head]
-        zeros = xp.zeros_like(trace.value(output))
-        results.append((zeros if share is None else _in_dtype_of(share, output)).node)
-    return tuple(results)
-
-
-def _in_dtype_of(value: Value, node: Node) -> Value:
-    # The transpose of a cast that a framework makes on the way.
-    dtype = node.type.dtype
-    has_dtype = value.node.type.dtype == dtype or node.type.kind == "scalar"
-    return value if has_dtype else value.trace.value(cast_node(value.node, dtype))
 
 
 def is_linear(backward: Graph, cotangents: Sequence[str] = ("grad_out",)) -> bool:

@@ -15,8 +15,9 @@ from multigrad.core.ir.graph import Graph, make_node
 from multigrad.core.lowering.source import emit_rule
 from multigrad.core.passes.simplify import simplify
 from multigrad.core.rules.registry import resolve
-from multigrad.core.trace.derived.derivatives import is_linear, pullback, tangent_map
+from multigrad.core.trace.derived.derivatives import is_linear, pullback
 from multigrad.core.trace.xp import all as neutral
+from multigrad.engine.lowering.tangents import transpose
 
 from .test_vjps import OTHER, X, evaluate, gradient_of_the_sum, record_function
 
@@ -118,7 +119,7 @@ def test_rules_of_linear_ops_have_forward_mode(name: str) -> None:
     assert is_linear(graph)
     numpy = load_backend("numpy")
     tangent = make_node(ops.INPUT, (), {"name": "tangent"}, graph.inputs[0].type)
-    pushed = tangent_map(graph, ["grad_out"], [tangent], [tangent], "rule")
+    pushed = transpose(graph, ["grad_out"], [tangent], [tangent], "rule")
     forward, reverse = (emit_rule(g, numpy)[0] for g in (pushed, graph))
     # <u, reverse(v)> == <forward(u), v>
     left, right = np.sum(OTHER * reverse(X**2, X)), np.sum(forward(OTHER, X) * X**2)
