@@ -33,8 +33,9 @@ DATA = {"multigrad/audit/lock/probes.txt", "multigrad/core/functions/proof/shipp
 # reads, the memory of results, exact decisions, methods of the call's library, slices written in
 # one pass and short tracebacks, which is 106 KB and six files, and for proofs that are shipped,
 # files of version 1, keys of draws and the type of a tensor, which is four files, and for a core
-# that stands alone, whose files left what others need to files beside them: 90 files, 190 KB.
-MOST_FILES, MOST_BYTES = 590, 5_170_000
+# that stands alone, whose files left what others need to files beside them: 90 files, 190 KB. 10 KB
+# came from the core's ops, which are not counted, to those of whole arrays.
+MOST_FILES, MOST_BYTES = 590, 5_180_000
 UNCOUNTED = ("multigrad/core/rules/library/", "multigrad/core/ops/")
 BESIDE = {"..", "_multigrad_rules.pth"}
 NEEDED_LATER = ["scipy", "ml_dtypes", "optree", "importlib.metadata", "typer", "matplotlib"]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from multigrad.engine.functions.documents.format import hex_of
-from multigrad.engine.ops.kinks import KINKS
+from multigrad.engine.functions.documents.versions import KINKS
 from multigrad_conformance.vectors import TABLE_NAMES
 
 from . import points, rules, whole

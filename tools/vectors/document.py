@@ -11,8 +11,8 @@ from multigrad import estimators
 from multigrad.core.functions.function import Function
 from multigrad.core.rules import registry
 from multigrad.core.rules.model.rule import Rule
+from multigrad.engine.functions.documents.versions import kinks_of
 from multigrad.engine.functions.importers import convert
-from multigrad.engine.ops.kinks import kinks_of
 from multigrad.errors import suggest
 from multigrad.estimators.declared import Estimator
 from multigrad_conformance.vectors import OF_OURS, OF_XP, TABLE_NAMES, NoVectors, read_dtypes

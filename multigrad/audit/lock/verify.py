@@ -20,7 +20,7 @@ from ...core.rules.registry import resolve
 from ...core.support.trees import optree
 from ...engine.functions.documents.format import hash_of
 from ...engine.functions.documents.functions import read_leaves
-from ...engine.ops.kinks import OP_SET
+from ...engine.functions.documents.versions import OP_SET
 from ...engine.rules.saving import (
     conventions_of,
     decode,

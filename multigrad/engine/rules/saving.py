@@ -47,8 +47,8 @@ from ..functions.documents.format import (
 )
 from ..functions.documents.functions import decode_function
 from ..functions.documents.rules import decode_rule
+from ..functions.documents.versions import OP_SET, kinks_of
 from ..functions.saving import refuse_guess, restore
-from ..ops.kinks import OP_SET, kinks_of
 from ..passes.serialize import (
     describe,
     fail,

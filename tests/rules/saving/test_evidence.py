@@ -12,7 +12,7 @@ import pytest
 import multigrad as xg
 from multigrad.core import ops
 from multigrad.engine.functions.documents.format import canonical, hash_of
-from multigrad.engine.ops.kinks import KINKS, OP_SET
+from multigrad.engine.functions.documents.versions import KINKS, OP_SET
 
 xp = xg.xp
 
