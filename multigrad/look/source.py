@@ -42,7 +42,7 @@ from ..core.support.class_bases import Shown
 from ..core.trace.active_rules import Moving
 from ..core.trace.trace import NeedsConcrete
 from ..engine.functions.chain import Chain
-from ..engine.functions.eject.eject import eject
+from ..engine.functions.eject.eject import eject, fact_checks
 from ..engine.functions.known_forms import find_variant
 from ..engine.functions.saving import Asked, asked_of_arguments, over_dtypes
 from ..errors import MultigradError, RuleTypeError, TraceError, UnsupportedOp
@@ -336,9 +336,10 @@ def _lower(rule: Any, forward: Any, backend_name: str, *, forward_mode: bool) ->
     if isinstance(rule, Function):
         # Its tensors come first, then its numbers.
         variant = _variant_of_function(rule, backend, forward)
-        asked = asked_of_arguments(rule, variant)
+        graphs = variant.graphs
+        asked = fact_checks(graphs.name, asked_of_arguments(rule, variant))
         return lower_graphs(
-            variant.graphs, backend, {}, forward_mode=forward_mode, checks=True, asked=asked
+            graphs, backend, {}, forward_mode=forward_mode, checks=True, asked=asked
         )
     row = as_forward(forward)
     graphs, numbers = _graphs_of_rule(rule, row, backend)

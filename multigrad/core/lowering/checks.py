@@ -184,44 +184,6 @@ def format_lengths(shape: Sequence[int | None]) -> str:
     return f"({', '.join('any' if n is None else str(n) for n in shape)})"
 
 
-AGAIN = (
-    "call the function with such an argument and write it out again (in a shell, multigrad eject "
-    "takes it as --input 4x6:float32)"
-)
-
-
-def fact_check(
-    function: str, argument: str, asked: Mapping[str, Any]
-) -> Callable[[Tensor], Tensor]:
-    """Return the check of an argument whose number, dtype, rank or shape the code asked for.
-
-    A length that is None may be any.
-    """
-    shape = asked.get("shape", (None,) * asked.get("ndim", 0))
-    has_shape, dtype = not asked.keys().isdisjoint(("shape", "ndim")), asked.get("dtype", "")
-    words = [f"dtype {dtype}"] * bool(dtype) + [f"shape {format_lengths(shape)}"] * has_shape
-    number, wanted = asked.get("param"), " and ".join(words)
-
-    def check_number(x: Tensor) -> Tensor:
-        if x != number:
-            raise GradientError(
-                f"function {function!r} was written out for {number} as {argument!r}, which its "
-                f"code asks about, and got {x}: {AGAIN}"
-            )
-        return x
-
-    def check_tensor(x: Tensor) -> Tensor:
-        is_right = not has_shape or shapes_agree(x.shape, shape)
-        if not is_right or (dtype and dtype_name(x.dtype) != dtype):
-            raise GradientError(
-                f"function {function!r} was written out for {argument!r} of {wanted}, which its "
-                f"code asks about, and got {dtype_name(x.dtype)} of shape {x.shape}: {AGAIN}"
-            )
-        return x
-
-    return check_number if "param" in asked else check_tensor
-
-
 # By dtype, as a look-up is faster than a name; it holds the few dtypes that were seen.
 _float_dtypes: dict[Any, bool] = {}
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import builtins
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -47,7 +47,7 @@ from ..support.provided import NEEDS_ENGINE, provided
 from ..support.records import record
 from ..trace.derived.derivatives import is_linear
 from ..trace.trace import dtype_name
-from .checks import bind_checks, fact_check, find_lacking, refuse_lacking
+from .checks import bind_checks, find_lacking, refuse_lacking
 from .cuts import Cuts, WideCut, find_aliasing, find_cuts, join_forward_and_keep, shares_work
 from .emit import Emission, emit_body
 from .function_graph import OWN_NAMES, FunctionGraph
@@ -104,7 +104,7 @@ def lower_graphs(
     style: Style = "fast",
     forward_mode: bool = False,
     checks: bool = False,
-    asked: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    asked: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> Attached:
     """Emit, compile and attach a pair of graphs on a backend.
 
@@ -117,7 +117,7 @@ def lower_graphs(
         checks: whether the code refuses dtypes for which the backend lacks an op, and a tensor that
             asks for a gradient where a Function takes a number. Code of an entry need not: the
             entry has looked already.
-        asked: by argument the shape, dtype or number that the graphs are for, refused otherwise.
+        asked: by argument, what refuses another shape, dtype or number than the graphs are for.
     """
     forward_mode = forward_mode or (graphs.is_pushed_first and backend.autodiff.transposes)
     dual = None
@@ -144,7 +144,10 @@ def lower_graphs(
         cuts.anywhere,
         lowering.author_params if checks else None,
     )
-    bound_checks = replace(bound_checks, facts=_bind_facts(lowering, author_names, asked))
+    names = zip(author_names, (*graphs.inputs, *graphs.params), strict=True)
+    bind = lowering.emission.bind
+    facts = {own: bind(f"check_{own}", asked[name]) for name, own in names if name in asked}
+    bound_checks = replace(bound_checks, facts=facts)
     tangent = emit_tangent(lowering, cuts.anywhere, bound_checks) if forward_mode else None
     emitted = Emitted(
         origin=_origin(lowering, cuts),
@@ -262,19 +265,6 @@ def _check_dtypes(lowering: Lowering, code: Code, fast: Code) -> tuple[Code, Cod
         return replace(code, forward=begin(code.forward), whole=whole)
 
     return checked(code), checked(fast)
-
-
-def _bind_facts(
-    lowering: Lowering, author_names: Sequence[str], asked: Mapping[str, Mapping[str, Any]]
-) -> dict[str, str]:
-    """Bind the checks of what is asked of arguments; return their names by the emitted ones."""
-    graphs, bind = lowering.graphs, lowering.emission.bind
-    names = zip(author_names, (*graphs.inputs, *graphs.params), strict=True)
-    return {
-        own: bind(f"check_{own}", fact_check(graphs.name, name, asked[name]))
-        for name, own in names
-        if name in asked
-    }
 
 
 @provided

@@ -11,7 +11,7 @@ import ast
 import sys
 import textwrap
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from types import MappingProxyType
@@ -21,10 +21,13 @@ from ....core import ops
 from ....core.backend.contract import Backend
 from ....core.backend.emitted import Emitted, Made
 from ....core.backend.rows import FastKernels, disabled
+from ....core.ir.types import dtype_name
+from ....core.lowering.checks import format_lengths, shapes_agree
 from ....core.lowering.emit import apply_patterns
 from ....core.lowering.function_graph import FunctionGraph
 from ....core.lowering.lower import lower_graphs
-from ....errors import UnsupportedOp
+from ....core.support.tensors import Tensor
+from ....errors import GradientError, UnsupportedOp
 from ...backend.features import Ejection
 from .expressions import literal
 from .statements import WIDEST
@@ -52,7 +55,7 @@ def eject(
         graphs: their name is that of the public function.
         defaults: of the run-time params.
         title, note: what the module is, and what it is not for, for its docstring.
-        asked: as of `lower_graphs`.
+        asked: by argument the shape, dtype or number that the graphs are for.
 
     Raises:
         UnsupportedOp: it needs something that no file can hold.
@@ -73,7 +76,11 @@ def eject(
             "with xg.save"
         )
     lowered = lower_graphs(
-        graphs, _ejecting(backend, ejection, graphs), defaults, checks=True, asked=asked
+        graphs,
+        _ejecting(backend, ejection, graphs),
+        defaults,
+        checks=True,
+        asked=fact_checks(graphs.name, asked),
     )
     namespace, emitted = lowered.native, lowered.emitted
     assert emitted is not None
@@ -222,3 +229,49 @@ def _check(text: str, roots: frozenset[str], title: str) -> None:
         ours = [name for name in imported if name.partition(".")[0] in roots]
         if ours:
             raise UnsupportedOp(f"{title} cannot be ejected: its code imports {ours[0]} itself")
+
+
+# --- what a file refuses --------------------------------------------------------------------------
+AGAIN = (
+    "call the function with such an argument and write it out again (in a shell, multigrad eject "
+    "takes it as --input 4x6:float32)"
+)
+
+
+def fact_check(
+    function: str, argument: str, asked: Mapping[str, Any]
+) -> Callable[[Tensor], Tensor]:
+    """Return the check of an argument whose number, dtype, rank or shape the code asked for.
+
+    A length that is None may be any.
+    """
+    shape = asked.get("shape", (None,) * asked.get("ndim", 0))
+    has_shape, dtype = not asked.keys().isdisjoint(("shape", "ndim")), asked.get("dtype", "")
+    words = [f"dtype {dtype}"] * bool(dtype) + [f"shape {format_lengths(shape)}"] * has_shape
+    number, wanted = asked.get("param"), " and ".join(words)
+
+    def check_number(x: Tensor) -> Tensor:
+        if x != number:
+            raise GradientError(
+                f"function {function!r} was written out for {number} as {argument!r}, which its "
+                f"code asks about, and got {x}: {AGAIN}"
+            )
+        return x
+
+    def check_tensor(x: Tensor) -> Tensor:
+        is_right = not has_shape or shapes_agree(x.shape, shape)
+        if not is_right or (dtype and dtype_name(x.dtype) != dtype):
+            raise GradientError(
+                f"function {function!r} was written out for {argument!r} of {wanted}, which its "
+                f"code asks about, and got {dtype_name(x.dtype)} of shape {x.shape}: {AGAIN}"
+            )
+        return x
+
+    return check_number if "param" in asked else check_tensor
+
+
+def fact_checks(
+    function: str, asked: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Return the checks of a function's arguments, by the names of these."""
+    return {name: fact_check(function, name, facts) for name, facts in asked.items()}
