@@ -45,8 +45,9 @@ PLAIN = (
 
 
 def is_object(value: Any) -> bool:
-    is_function = callable(value) and not isinstance(value, torch.nn.Module)
-    return not (isinstance(value, PLAIN) or is_function)
+    if isinstance(value, PLAIN):  # of a dict, Dynamo cannot ask whether it is callable
+        return False
+    return isinstance(value, torch.nn.Module) or not callable(value)
 
 
 def describe(

@@ -83,17 +83,17 @@ class V(Symbol):
             return SymbolicDType(name, self.trace)
         own = dialect.tensors.dtype(name)
         if self.trace.kind == "rule" and self.trace.reading.owner in OF_TENSORS and own != name:
-            self._check_no_text(sys._getframe(1).f_code)
+            self._check_no_name(sys._getframe(1).f_code)
         return own
 
-    def _check_no_text(self, asking: CodeType) -> None:
-        # NumPy's dtypes, JAX's and TensorFlow's equal their names, torch's do not: the rule would
-        # have another gradient there, and its document, for all, would not have that.
-        for text in asking.co_consts:
-            if isinstance(text, str) and text in DTYPES:
+    def _check_no_name(self, asking: CodeType) -> None:
+        # NumPy's dtypes, JAX's and TensorFlow's equal a name and NumPy's class, torch's do not: the
+        # rule would have another gradient there, and its document, for all, would not have that.
+        for name in (*asking.co_consts, *asking.co_names):
+            if isinstance(name, str) and name in DTYPES:
                 raise self.trace.error(
-                    f"asks for a dtype beside the text {text!r}, which no dtype of "
-                    f"{self.trace.dialect} equals. Write x.dtype == xp.{text}"
+                    f"asks for a dtype beside {name!r}, which no dtype of {self.trace.dialect} "
+                    f"equals. Write x.dtype == xp.{name}"
                 )
 
     @property

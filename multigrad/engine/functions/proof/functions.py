@@ -121,6 +121,8 @@ def prove_function(
         run = partial(run_written_in, called, elsewhere=False)
         attempt = replace(attempt, run=run, dialects=(called,))
         reason = prove(attempt, is_call=is_call)
+        if reason:  # it does not run on these, and the first word stands
+            raise
     is_open = captured.variant.reads_names and called not in ("", dialect) and not is_call
     if is_open and not _is_said(captured, dialect):
         compare_with_call(attempt, called, partial(run_written_in, called, elsewhere=False))
