@@ -472,8 +472,8 @@ def _coerce_operands(
     if float_dtype and op.coerce == "float":
         return op, in_dtype(nodes, float_dtype), None, False, None
     # A mask chooses among such floats: `where(x > 0, x, 0.0)`.
-    chooses = op.coerce == "where" and trace.types is not None and nodes[0].type.dtype == BOOL
-    if chooses and (floats := trace.types.floats_of(operands[1:])):
+    chooses = op.coerce == "where" and nodes[0].type.dtype == BOOL
+    if chooses and trace.types is not None and (floats := trace.types.floats_of(operands[1:])):
         return op, [nodes[0], *in_dtype(nodes[1:], floats)], None, False, None
     # Bools, integers and several dtypes: `mask * x`, `a_uint8 + b_uint8`, `x_float16 + y_float32`.
     op, is_bool = on_bools(op, nodes)
