@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from ....core.ir.types import DTYPES, is_float
+from ....core.ir.types import FLOATS, WHOLE, is_float
 from ....core.trace.axes import known_shape
-from ....core.trace.source import OF_TENSORS, OWN
+from ....core.trace.source import OWN, UNDECIDED
 from ....core.trace.trace import NeedsConcrete, Value, copy_of, is_symbolic_tensor
 from ....core.trace.xp import all as xp
 from ....core.trace.xp.symbol import Symbol
@@ -82,7 +82,7 @@ class V(Symbol):
         if dialect is None:
             return SymbolicDType(name, self.trace)
         own = dialect.tensors.dtype(name)
-        if self.trace.kind == "rule" and self.trace.reading.owner in OF_TENSORS and own != name:
+        if self.trace.kind == "rule" and self.trace.reading.owner in UNDECIDED and own != name:
             self._check_no_name(sys._getframe(1).f_code)
         return own
 
@@ -90,7 +90,7 @@ class V(Symbol):
         # NumPy's dtypes, JAX's and TensorFlow's equal a name and NumPy's class, torch's do not: the
         # rule would have another gradient there, and its document, for all, would not have that.
         for name in (*asking.co_consts, *asking.co_names):
-            if isinstance(name, str) and name in DTYPES:
+            if isinstance(name, str) and name in (*WHOLE, *FLOATS):
                 raise self.trace.error(
                     f"asks for a dtype beside {name!r}, which no dtype of {self.trace.dialect} "
                     f"equals. Write x.dtype == xp.{name}"
