@@ -194,6 +194,42 @@ def test_what_is_kept_in_another_layout_is_a_copy_or_a_view_as_in_the_class(
         assert outcome(xg.convert(Keeping), write) == outcome(Keeping.apply, write)
 
 
+# Parts of an argument in order, and whether they are copies: all but a stretch of the argument.
+PARTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "columns": lambda x: x[:, :2].contiguous(),
+    "every second row": lambda x: x[::2].contiguous(),
+    "a row repeated": lambda x: x[:1].expand(3, 3).contiguous(),
+    "narrowed": lambda x: x.narrow(1, 1, 2).contiguous(),
+    "one of two": lambda x: x.split([1, 2], 1)[1].contiguous(),
+    "a diagonal": lambda x: x.diagonal().contiguous(),
+    "rows": lambda x: x[1:].contiguous(),
+    "one row": lambda x: x[1].contiguous(),
+}
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another part"])
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_kept_in_order_is_a_copy_where_the_class_makes_one(name: str, beside: bool) -> None:
+    @torch_class(lambda ctx, g: g * sum(kept.sum() for kept in ctx.saved_tensors))
+    def Keeping(ctx: Any, x: Tensor) -> Tensor:
+        whole = x.view(3, -1)
+        ctx.save_for_backward(PARTS[name](whole), *([whole[:, :1]] if beside else []))
+        return x.sin()
+
+    def outcome(apply: Callable[[Tensor], Tensor], write: Callable[..., None]) -> Any:
+        leaf = torch.arange(9.0, requires_grad=True)
+        x = leaf * 1
+        y = apply(x)
+        write(x, y)
+        try:
+            return torch.autograd.grad(y.sum(), leaf)[0].tolist()
+        except RuntimeError:
+            return "refused"
+
+    for write in (write_in_place, write_to_data):
+        assert outcome(xg.convert(Keeping), write) == outcome(Keeping.apply, write)
+
+
 def test_of_two_arguments_each_is_read_as_the_class_reads_it() -> None:
     @torch_class(lambda ctx, g: (g * ctx.p.cos(), g * ctx.p.cos() * ctx.saved_tensors[0]))
     def Product(ctx: Any, x: Tensor, w: Tensor) -> Tensor:

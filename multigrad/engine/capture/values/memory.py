@@ -343,7 +343,8 @@ def _is_copied(value: Value) -> bool:
         return False
     if node.op is ops.FLIP:  # a view in NumPy alone
         return value.trace.dialect != "numpy"
-    is_turned = base.base is not None and base.node.op in REORDERINGS
+    # What is no stretch of a whole tensor, such as a column, is copied to lie in order.
+    is_turned = base.base is not None and (base.node.op in REORDERINGS or value.how == IN_ORDER)
     is_flat = node.op is ops.RESHAPE and (is_turned or len(node.attr("shape")) == 1)
     if not (is_flat or value.how == IN_ORDER) or is_view(value):
         return False
