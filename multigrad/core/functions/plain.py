@@ -82,6 +82,8 @@ def _names_asked(code: CodeType) -> frozenset[str] | None:
             asked.add(last)
         elif not ARITHMETIC.fullmatch(each.opname) or last is not None:
             return None
+        elif each.opname == "BINARY_OP" and each.argrepr.endswith("="):
+            return None  # `g += 1`: in place on some libraries' tensors
         is_name = each.opname == "LOAD_GLOBAL" and each.argval != "abs"
         last = each.argval if is_name else None
     return frozenset(asked)

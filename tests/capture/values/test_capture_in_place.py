@@ -315,3 +315,19 @@ def test_a_shape_changed_in_place_is_changed_at_each_call(call: str, backend: An
         expected, actual = original.apply(x), converted(x)
         assert actual.shape == expected.shape
         np.testing.assert_array_equal(actual, expected)
+
+
+def test_an_update_in_arithmetic_alone_means_what_it_means_on_the_tensors_given(
+    backend: Any, recwarn: pytest.WarningsRecorder
+) -> None:
+    def updated(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        kept = grad_out
+        grad_out += 1.0  # where tensors change, so does what is kept
+        return kept * tin + grad_out
+
+    rule = xg.register("test updated", override=True)(updated)
+    for array in (np.array, backend.array, np.array):
+        g, x = array(np.ones(3, np.float32)), array(np.full(3, 2.0, np.float32))
+        expected = updated(None, array(np.ones(3, np.float32)), x)
+        assert np.asarray(rule(None, g, x)).tolist() == np.asarray(expected).tolist()
+    assert not [each for each in recwarn if issubclass(each.category, UserWarning)]
