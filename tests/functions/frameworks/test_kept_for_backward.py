@@ -204,6 +204,10 @@ PARTS: dict[str, Callable[[Tensor], Tensor]] = {
     "a diagonal": lambda x: x.diagonal().contiguous(),
     "rows": lambda x: x[1:].contiguous(),
     "one row": lambda x: x[1].contiguous(),
+    "all of it": lambda x: x[:, :].contiguous(),
+    "a part of one row": lambda x: x[:1, :2].contiguous(),
+    "a part of the last row": lambda x: x[2:3, 1:].contiguous(),
+    "rows, whole": lambda x: x[1:, :].contiguous(),
 }
 
 

@@ -379,14 +379,23 @@ def mark_copies(values: Sequence[Value]) -> None:
 
 
 def _is_contiguous_slice(node: Node) -> bool:
-    # Integers, then at most one slice of step 1, pick neighboring memory.
+    # Integers and slices of one, then at most one slice of step 1, pick neighboring memory.
     if node.op is not ops.GETITEM:
         return False
     items = list(node.attr("index"))
-    while items and isinstance(items[0], int):
+    while items and items[-1] == (None, None, None):
+        items.pop()
+    while items and (isinstance(items[0], int) or _is_slice_of_one(items[0])):
         items.pop(0)
     is_slice = len(items) == 1 and isinstance(items[0], tuple)
     return not items or (is_slice and items[0][2] in (None, 1))
+
+
+def _is_slice_of_one(item: object) -> bool:
+    match item:
+        case (int() | None as start, int(stop), None | 1):
+            return stop - (start or 0) == 1 and stop != 0
+    return False
 
 
 def _is_cotangent(node: Node) -> bool:
