@@ -223,7 +223,7 @@ class Attached(torch.autograd.Function):
         return None, None, grad_in, *[None for _ in ctx.params]
 
 
-# --- Rules: core/rules/registry.py, core/rules/context.py, core/rules/model/rule.py. Beyond: files
+# --- Rules: core/rules/registry.py, core/rules/context.py, core/rules/rule.py. Beyond: files ------
 @dataclass(frozen=True, eq=False)
 class Rule:
     """A function `(ctx, grad_out, tin, **params) -> grad_in`, and the defaults of its params."""
@@ -263,7 +263,7 @@ def activation(forward: str) -> Code:
     return lambda tin: put_under(IN_FORCE.get()[0], forward)(tin, *IN_FORCE.get()[1])
 
 
-# --- Proof: core/functions/proof/same_bits.py. Beyond: foreign code, bounds of rounding, effects --
+# --- Proof: core/functions/proof.py. Beyond: foreign code, bounds of rounding, effects ------------
 @functools.cache
 def put_under(rule: Rule, forward: str) -> Function:
     """Return the Function with an activation's forward, and a rule as its backward."""

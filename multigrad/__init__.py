@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 # From now on a fork waits for what others import.
 from .core.support import threads as _threads  # noqa: F401
 from .core.support.lazy_modules import install_aliases as _install_aliases
-from .core.support.provided import load_engine as _load_engine
+from .core.support.lazy_modules import load_engine as _load_engine
 
 # These are for type checkers; `_ROOMS` below says where each name is.
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from .core.lowering.forwards import activations
     from .core.rules.activation import activation
     from .core.rules.context import use
-    from .core.rules.model.rule import Rule
     from .core.rules.registry import compose, get, register, rules, unregister
+    from .core.rules.rule import Rule
     from .core.rules.vjp import vjp
     from .engine.functions.custom_gradient import custom_gradient, function
     from .engine.functions.implicit.implicit import implicit
@@ -188,7 +188,7 @@ _ROOMS = {
         "engine.rules.transpose": "linear_transpose",
         "engine.rules.jvp": "jvp",
         "core.rules.vjp": "vjp",
-        "core.rules.model.rule": "Rule",
+        "core.rules.rule": "Rule",
         "core.rules.registry": "compose get register rules unregister",
         "engine.rules.saving": "from_dict load save",
     }.items()

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from .core.backend.compiler_events import is_tracing, tell_moved
 from .core.backend.values import concrete_number, owner_of
-from .core.functions.calls.parameters import told_arguments
-from .core.ir.types import FLOATS, dtype_name
+from .core.functions.parameters import told_arguments
+from .core.ir.op import FLOATS, dtype_name
 from .core.support.lazy_modules import module_hooks
 from .core.support.pickles import name_in_module, pickled
-from .core.support.tensors import Tensor
 from .core.support.threads import make_lock
+from .core.support.trees import Tensor
 from .core.trace.active_rules import Moving, note_moved
 from .core.trace.lookups import check_move, refuse_step
 from .core.trace.xp import all as xp

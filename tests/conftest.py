@@ -35,7 +35,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.core.rules.model.rule_names import LIBRARY, RULES, renaming
+from multigrad.core.rules.rule_names import LIBRARY, RULES, renaming
 
 # The names that tests import from here; the hooks are registered by `pytest_plugins`.
 from multigrad_conformance.under_test import BackendUnderTest, is_installed, split_names

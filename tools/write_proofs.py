@@ -22,10 +22,10 @@ import ml_dtypes
 import numpy as np
 
 import multigrad as xg
-from multigrad.core.functions.calls.recipe import Recipe, Variant
+from multigrad.core.functions import proof as shipped
 from multigrad.core.functions.captures import Captures
-from multigrad.core.functions.proof import shipped
-from multigrad.core.functions.proof.settings import ALL, VARIABLE
+from multigrad.core.functions.proof import ALL, VARIABLE
+from multigrad.core.functions.recipe import Recipe, Variant
 from multigrad.errors import MultigradError
 from multigrad.estimators.arguments import Argument
 

@@ -17,8 +17,7 @@ from multigrad.core.backend.contract import (
     WeakTypes,
     late,
 )
-from multigrad.core.support.lazy_modules import late_function
-from multigrad.core.support.provided import load_engine
+from multigrad.core.support.lazy_modules import late_function, load_engine
 
 from .core import compile, versions
 from .core.attach import host, render, vjp

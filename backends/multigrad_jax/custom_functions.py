@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from multigrad.core import ops
-from multigrad.core.functions.calls.arguments import Layout, positional_names, replace_at
-from multigrad.core.functions.calls.capture_errors import kind_name
-from multigrad.core.functions.calls.parameters import bind_call, signature_of
-from multigrad.core.functions.calls.recipe import (
+from multigrad.core.functions.arguments import Layout, positional_names, replace_at
+from multigrad.core.functions.capture_errors import kind_name
+from multigrad.core.functions.parameters import bind_call, signature_of
+from multigrad.core.functions.recipe import (
     ArgumentRules,
     ImportedGradient,
     Recipe,
@@ -25,13 +25,13 @@ from multigrad.core.functions.calls.recipe import (
 )
 from multigrad.core.ir import questions
 from multigrad.core.ir.graph import Graph, Node
-from multigrad.core.ir.types import is_float
+from multigrad.core.ir.op import is_float
+from multigrad.core.lowering.derivatives import accumulate_all
 from multigrad.core.passes.residuals import by_value, unmarked
 from multigrad.core.passes.simplify import substitute
 from multigrad.core.support.trees import optree
 from multigrad.core.trace.axes import known_shape
-from multigrad.core.trace.derived.derivatives import accumulate_all
-from multigrad.core.trace.limits import UNDIFFERENTIATED
+from multigrad.core.trace.source import UNDIFFERENTIATED
 from multigrad.core.trace.trace import Trace, Value
 from multigrad.engine.capture.copies.run_or_import import run_written_in
 from multigrad.engine.capture.user_code.inspection import contents, plain_function

@@ -4,7 +4,7 @@ provides, its place.
 
 from __future__ import annotations
 
-from multigrad.core.support.provided import provide
+from multigrad.core.support.lazy_modules import provide
 
 provide("multigrad_jax", {
     "core.attach.host": {"distributed": "make_group"},

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 import jax
 from jax.interpreters import ad, batching
 
-from multigrad.core.functions.calls.arguments import replace_at
-from multigrad.core.functions.calls.recipe import ImportedGradient, Options, Recipe
+from multigrad.core.functions.arguments import replace_at
 from multigrad.core.functions.function import Function
-from multigrad.core.ir.types import is_float
+from multigrad.core.functions.recipe import ImportedGradient, Options, Recipe
+from multigrad.core.ir.op import is_float
 from multigrad.core.support.threads import set_within
 from multigrad.core.trace.trace import Value
 from multigrad.engine.capture.foreign_calls import Interception, comes_to_us

@@ -16,10 +16,10 @@ import optree
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
 
-from multigrad.core.functions.calls.parameters import read_parameters, signature_of
-from multigrad.core.functions.calls.recipe import ImportedGradient, Recipe, Recorded
 from multigrad.core.functions.function import Function
-from multigrad.core.rules.model.signature import name_of
+from multigrad.core.functions.parameters import read_parameters, signature_of
+from multigrad.core.functions.recipe import ImportedGradient, Recipe, Recorded
+from multigrad.core.rules.signature import name_of
 from multigrad.core.trace.trace import Trace, Value
 from multigrad.engine.capture.copies.run_or_import import run_written_in
 from multigrad.engine.capture.foreign_calls import Interception, comes_to_us

@@ -17,8 +17,7 @@ from multigrad.core.backend.contract import (
     Tensors,
     late,
 )
-from multigrad.core.support.lazy_modules import late_function
-from multigrad.core.support.provided import load_engine
+from multigrad.core.support.lazy_modules import late_function, load_engine
 
 from .core import dynamo, state
 from .core.attach import attach, host, render, vjp

@@ -15,7 +15,7 @@ from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from multigrad.core.ir.types import INPUT_SHAPE
+from multigrad.core.ir.op import INPUT_SHAPE
 from multigrad.errors import GradientError, UnsupportedOp
 
 from .core.state import is_distributed

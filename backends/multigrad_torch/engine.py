@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from multigrad.core.support.provided import provide
+from multigrad.core.support.lazy_modules import provide
 from multigrad.core.trace.ranks import CHECKED
 
 provide("multigrad_torch", {

@@ -15,8 +15,8 @@ from torch import nn
 from multigrad.core.lowering.forwards import ActivationName
 from multigrad.core.rules.activation import Activation as AnyActivation
 from multigrad.core.rules.activation import activation
-from multigrad.core.rules.model.lookup import unknown_keyword_error
-from multigrad.core.rules.model.rule import Rule
+from multigrad.core.rules.lookup import unknown_keyword_error
+from multigrad.core.rules.rule import Rule
 from multigrad.core.support.params import FixedParams
 from multigrad.core.trace.active_rules import settle
 from multigrad.errors import RuleError

@@ -13,16 +13,16 @@ import numpy as np
 
 from ..core import ops
 from ..core.backend.discovery import load_backend
-from ..core.functions.calls.decision import SHOWN
+from ..core.functions.decision import SHOWN
 from ..core.functions.function import Function
+from ..core.lowering.derivatives import is_linear
 from ..core.lowering.function_graph import FunctionGraph
 from ..core.ops.numerics import ignoring_warnings
 from ..core.passes.simplify import is_elementwise
 from ..core.rules.activation import Activation
-from ..core.rules.model.rule import Rule
-from ..core.rules.model.signature import name_of
+from ..core.rules.rule import Rule
+from ..core.rules.signature import name_of
 from ..core.support.trees import optree
-from ..core.trace.derived.derivatives import is_linear
 from ..engine.functions.known_forms import find_variant
 from ..errors import RuleTypeError, suggest
 from ..look.check import CheckReport, compare

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.functions.calls.arguments import replace_at
+from ..core.functions.arguments import replace_at
 from .trial import (
     SEED,
     Arrays,

@@ -18,9 +18,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..core.functions.calls.arguments import owner_of
+from ..core.functions.arguments import owner_of
 from ..core.ops.numerics import as_numpy_dtype, ignoring_warnings
-from ..core.rules.model.signature import name_of
+from ..core.rules.signature import name_of
 from ..engine.functions.proof.compare import eps_of
 from ..errors import MultigradError, RuleTypeError
 from ..look.convert import brief

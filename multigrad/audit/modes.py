@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core.functions.calls.arguments import replace_at
-from ..core.functions.calls.capture_errors import NotCaptured
-from ..core.ir.types import dtype_name
+from ..core.functions.arguments import replace_at
+from ..core.functions.capture_errors import NotCaptured
+from ..core.ir.op import dtype_name
 from ..engine.backend.features import Kept
 from ..engine.functions.known_forms import capture_example
 from ..errors import GradientError

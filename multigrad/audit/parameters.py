@@ -9,13 +9,12 @@ from typing import Any, TypeGuard
 
 from ..core import ops
 from ..core.backend.discovery import backend_of
-from ..core.functions.calls.arguments import owner_of, positional_names, unwrap
-from ..core.functions.calls.parameters import signature_of
+from ..core.functions.arguments import owner_of, positional_names, unwrap
 from ..core.functions.function import Function
-from ..core.ir.types import FLOATS, dtype_name
-from ..core.rules.model.signature import called_method, name_of
-from ..core.support.tensors import Tensor
-from ..core.support.trees import optree
+from ..core.functions.parameters import signature_of
+from ..core.ir.op import FLOATS, dtype_name
+from ..core.rules.signature import called_method, name_of
+from ..core.support.trees import Tensor, optree
 from ..engine.capture.user_code.object_state import FilledCopy, ObjectState, held_by, read_state
 from ..engine.functions.object_function import owner_of_method
 from ..look.subject import find_original, made_of_pair

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.functions.calls.arguments import replace_at
+from ..core.functions.arguments import replace_at
 from ..engine.capture.user_code.inspection import mentioned
 from ..engine.capture.user_code.snapshot import functions_of
 from .derivatives import differs_in_own_dtype, judge_second, slope_along

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..core.backend.discovery import load_backend
-from ..core.functions.calls.capture_errors import defined_at
-from ..core.rules.model.signature import name_of
+from ..core.functions.capture_errors import defined_at
+from ..core.rules.signature import name_of
 from ..core.support.pickles import is_of_session, name_in_module
 from ..look.subject import as_array, is_float_array, origin_of
 

@@ -25,15 +25,14 @@ import numpy as np
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import load_backend
 from ..core.backend.values import is_float_tensor
-from ..core.functions.calls.arguments import owner_of, positional_names, replace_at
+from ..core.functions.arguments import owner_of, positional_names, replace_at
 from ..core.functions.function import Function
-from ..core.ir.types import dtype_name
+from ..core.ir.op import dtype_name
 from ..core.ops.numerics import as_numpy_dtype
 from ..core.rules.activation import Activation
-from ..core.rules.model.rule import Rule
-from ..core.support.class_bases import cached_property
-from ..core.support.tensors import Tensor
-from ..core.support.trees import optree
+from ..core.rules.rule import Rule
+from ..core.support.records import cached_property
+from ..core.support.trees import Tensor, optree
 from ..engine.capture.user_code.inspection import plain_function
 from ..engine.capture.user_code.libraries import names_library
 from ..engine.functions.proof.compare import eps_of

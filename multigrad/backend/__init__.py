@@ -64,12 +64,12 @@ if TYPE_CHECKING:
     from ..core.ir.graph import Graph as Graph
     from ..core.ir.graph import Node as Node
     from ..core.ir.graph import make_node as make_node
+    from ..core.ir.op import FLOATS as FLOATS
     from ..core.ir.op import Op as Op
-    from ..core.ir.types import FLOATS as FLOATS
-    from ..core.ir.types import T as T
-    from ..core.ir.types import Type as Type
-    from ..core.ir.types import dtype_name as dtype_name
-    from ..core.ir.types import is_float as is_float
+    from ..core.ir.op import T as T
+    from ..core.ir.op import Type as Type
+    from ..core.ir.op import dtype_name as dtype_name
+    from ..core.ir.op import is_float as is_float
     from ..core.ops.activations import SELU_ALPHA as SELU_ALPHA
     from ..core.ops.activations import SELU_SCALE as SELU_SCALE
     from ..core.ops.numerics import as_numpy_dtype as as_numpy_dtype
@@ -125,8 +125,7 @@ else:
                 "UnsupportedOp",
             ),
             ".core.ir.graph": ("Graph", "Node", "make_node"),
-            ".core.ir.op": ("Op",),
-            ".core.ir.types": ("FLOATS", "T", "Type", "dtype_name", "is_float"),
+            ".core.ir.op": ("FLOATS", "Op", "T", "Type", "dtype_name", "is_float"),
             ".core.ops.activations": ("SELU_ALPHA", "SELU_SCALE"),
             ".engine.ops.indexing": (
                 "along", "as_index", "as_pairs", "from_front", "tile_shape",

@@ -25,7 +25,7 @@ from multigrad.command.named_objects import FORMS, SEED, draw, read_inputs
 from multigrad.core.functions.function import Function
 from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.rules.activation import Activation
-from multigrad.core.rules.model.rule import Rule
+from multigrad.core.rules.rule import Rule
 from multigrad.engine.capture.user_code.object_state import held_by, read_state
 from multigrad.engine.functions.object_function import owner_of_method
 from multigrad.engine.functions.proof.line_tracing import TooLong

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
-from multigrad.core.ir.types import FLOATS
+from multigrad.core.ir.op import FLOATS
 from multigrad.core.ops.numerics import as_numpy_dtype
 from multigrad.errors import MultigradError, suggest
 

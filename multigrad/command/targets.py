@@ -34,12 +34,12 @@ from multigrad.command.named_objects import (
 )
 from multigrad.command.worker import Apart, Lost
 from multigrad.core.backend.discovery import in_use, load_backend
-from multigrad.core.functions.calls.arguments import owner_of
-from multigrad.core.functions.calls.parameters import read_parameters
+from multigrad.core.functions.arguments import owner_of
 from multigrad.core.functions.function import Function, uncaptured
+from multigrad.core.functions.parameters import read_parameters
 from multigrad.core.ops.numerics import ignoring_warnings
-from multigrad.core.rules.model.rule import Rule
 from multigrad.core.rules.registry import resolve
+from multigrad.core.rules.rule import Rule
 from multigrad.core.support.installed import OWN, install_line, requirements_of
 from multigrad.core.support.lazy_modules import load_alone
 from multigrad.engine.capture.user_code.inspection import mentioned, nested_codes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.backend.discovery import served_by
-from ..core.support.tensors import Tensor
+from ..core.support.trees import Tensor
 
 __all__ = ["RuleState", "apply_rule"]
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .support.lazy_modules import missing_name_error
-from .support.provided import NEEDS_ENGINE, provided
+from .support.lazy_modules import NEEDS_ENGINE, missing_name_error, provided
 from .trace.xp import all as functions
 
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ under their own names. Nothing is loaded before it is called.
 
 from __future__ import annotations
 
-from ..core.support.provided import provide
+from ..core.support.lazy_modules import provide
 
 provide("multigrad", {
     # ops of whole arrays, and functions of xg.xp that no elementwise rule needs
     "core.ops": {"engine.ops.families": "list_families"},
     "core.trace.xp.all": {"engine.trace.xp.others": "other_modules"},
-    "core.trace.derived.derivatives": {"engine.trace.derived.scans": "pull_scan"},
+    "core.lowering.derivatives": {"engine.trace.derived.scans": "pull_scan"},
     "core.trace.python_protocols": {"engine.trace.assertions": "asserted"},
     "core.lowering.emit": {"engine.lowering.loops": "write_loop"},
     "core.lowering.function_graph": {"engine.lowering.loops": "run_scans_of_backward"},
@@ -18,7 +18,7 @@ provide("multigrad", {
     "core.xp": {"engine.capture.dialects.array_api": "find"},
     # code that is not plain: its capture, its proof, what it is read as
     "core.functions.capture": {"engine.capture.dialect": "check_dialect"},
-    "core.functions.calls.recipe": {"engine.capture.user_code.libraries": "library_of"},
+    "core.functions.recipe": {"engine.capture.user_code.libraries": "library_of"},
     "core.functions.captures": {
         "engine.functions.code_proof": "capture_code prove_code read_otherwise facts_of_indices",
         "engine.functions.proof.memory": "as_placed",
@@ -31,27 +31,27 @@ provide("multigrad", {
         "engine.functions.open_forms": "find_form entries_by_facts",
         "engine.functions.calls.assumptions": "check_assumptions",
     },
-    "core.functions.calls.binding": {
+    "core.functions.binding": {
         "engine.functions.calls.library_dtypes": "weakened",
         "engine.functions.calls.assumptions": "explain_places",
     },
-    "core.functions.calls.facts": {"engine.capture.values.memory": "is_known_contiguous"},
+    "core.functions.facts": {"engine.capture.values.memory": "is_known_contiguous"},
     # documents, and models that are being built
     "core.functions.function": {
         "engine.functions.saving": "encode_function _rebuild",
         "engine.functions.placeholders": "call_with_placeholders",
     },
-    "core.rules.model.rule": {"engine.functions.documents.rules": "encode_rule"},
+    "core.rules.rule": {"engine.functions.documents.rules": "encode_rule"},
     # rules of such code, over shards, under forwards that are functions, and their vjp
-    "core.rules.model.specialization": {
+    "core.rules.specialization": {
         "engine.capture.copies.run_or_import": "run_rule",
         "engine.functions.calls.as_written": "run_as_written",
         "engine.trace.derived.shards": "over_shards",
     },
-    "core.rules.model.activation_function": {
+    "core.rules.activation_function": {
         "engine.rules.model.forward_of_code": "forward_of_code"
     },
-    "core.rules.model.rule_names": {
+    "core.rules.rule_names": {
         "estimators": "estimator_hint",
         "models.attribution.composites": "call_hint",
     },

@@ -18,11 +18,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..core.backend.contract import Backend
-from ..core.functions.calls.arguments import flatten
-from ..core.functions.calls.parameters import Completion, unknown_argument
+from ..core.functions.arguments import flatten
+from ..core.functions.parameters import Completion, unknown_argument
 from ..core.support.params import Range, read_ranges
-from ..core.support.tensors import Tensor
-from ..core.support.trees import optree
+from ..core.support.trees import Tensor, optree
 from ..core.trace.lookups import now
 from ..core.trace.trace import Value
 from ..core.trace.xp import all as xp

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..core.support.tensors import Tensor
+from ..core.support.trees import Tensor
 from ..core.trace.xp import all as xp
 from ..errors import RuleValueError, suggest
 from .arguments import summed, widened

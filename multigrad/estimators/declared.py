@@ -17,11 +17,11 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from ..core.backend.discovery import FUNCTION_READERS
-from ..core.functions.calls.arguments import Layout, read_layout
-from ..core.functions.calls.recipe import ArgumentRules, Options, Recipe, Recorded
+from ..core.functions.arguments import Layout, read_layout
 from ..core.functions.entries import kind_of
 from ..core.functions.function import Function, uncaptured
-from ..core.ir.types import FLOATS, T
+from ..core.functions.recipe import ArgumentRules, Options, Recipe, Recorded
+from ..core.ir.op import FLOATS, T
 from ..core.support.params import P, R, Range
 from ..core.support.tracebacks import shorten
 from ..core.trace.trace import Trace, Value

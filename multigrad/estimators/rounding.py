@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.support.tensors import Tensor
+from ..core.support.trees import Tensor
 from ..core.trace.xp import all as xp
 from .declared import estimator
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.support.tensors import Tensor
+from ..core.support.trees import Tensor
 from ..core.trace.xp import all as xp
 from ..core.trace.xp.transposes import untake_at
 from .arguments import codebook_of_vectors, same_shape, summed, widened

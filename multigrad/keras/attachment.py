@@ -17,7 +17,7 @@ import keras
 # Keras (3.15) has no public names for these.
 from keras.src.backend.common.tensor_attributes import get_tensor_attr, set_tensor_attr
 
-from ..core.support.tensors import Tensor
+from ..core.support.trees import Tensor
 from ..errors import RuleTypeError, RuleValueError
 from ..models.attach import Attachment
 from ..models.attribution.composites import Composite

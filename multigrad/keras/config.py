@@ -22,8 +22,8 @@ from ..core.backend.discovery import entry_points, load_backend
 from ..core.backend.values import concrete_number
 from ..core.functions.function import Function
 from ..core.lowering.forwards import Forward
-from ..core.rules.model.rule import Rule
 from ..core.rules.registry import compose, get, resolve, rules
+from ..core.rules.rule import Rule
 from ..core.support.params import read_fused, read_way
 from ..engine.functions.documents.rules import decode_shards
 from ..engine.rules.model.forward_of_code import ForwardOfCode

@@ -27,16 +27,15 @@ import numpy as np
 from keras.src.backend import compute_output_spec, get_keras_mask, set_keras_mask
 
 from ..core.backend.contract import Backend
-from ..core.functions.calls.arguments import flatten, owner_of, replace_at, unwrap
-from ..core.functions.calls.capture_errors import NotCaptured
-from ..core.functions.calls.facts import shape_key
-from ..core.functions.calls.parameters import BoundFunction, bind_call
+from ..core.functions.arguments import flatten, owner_of, replace_at, unwrap
+from ..core.functions.capture_errors import NotCaptured
+from ..core.functions.facts import shape_key
 from ..core.functions.function import Function
-from ..core.ir.types import dtype_name
+from ..core.functions.parameters import BoundFunction, bind_call
+from ..core.ir.op import dtype_name
 from ..core.lowering.checks import find_lacking
 from ..core.ops.numerics import as_numpy_dtype
-from ..core.support.tensors import Tensor
-from ..core.support.trees import optree
+from ..core.support.trees import Tensor, optree
 from ..engine.backend.guest import Kind, kind_of
 from ..engine.functions.custom_gradient import function as make_function
 from ..engine.functions.known_forms import capture_example

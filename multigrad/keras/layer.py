@@ -24,14 +24,14 @@ from ..core.backend.contract import Backend
 from ..core.lowering.checks import check_float, find_lacking
 from ..core.lowering.forwards import ActivationName, Forward
 from ..core.rules.activation import Activation as AnyActivation
-from ..core.rules.model.activation_function import as_forward
-from ..core.rules.model.lookup import unknown_keyword_error
-from ..core.rules.model.rule import Rule
-from ..core.rules.model.rule_in_force import RuleInForce, bind_addressed
+from ..core.rules.activation_function import as_forward
+from ..core.rules.lookup import unknown_keyword_error
 from ..core.rules.registry import resolve
+from ..core.rules.rule import Rule
+from ..core.rules.rule_in_force import RuleInForce, bind_addressed
 from ..core.support.params import read_params as read_given
-from ..core.support.tensors import Tensor
 from ..core.support.tracebacks import shorten
+from ..core.support.trees import Tensor
 from ..core.trace.random_keys import KeySource
 from ..core.trace.trace import NeedsConcrete
 from ..engine.rules.bridging import call_activation

@@ -14,11 +14,11 @@ import keras
 import numpy as np
 
 from ..core.backend.discovery import backend_of
-from ..core.functions.calls.arguments import replace_at
+from ..core.functions.arguments import replace_at
 from ..core.rules.context import normalize_key
-from ..core.rules.model.lookup import resolve, unknown_keyword_error
-from ..core.rules.model.rule import Rule
-from ..core.rules.model.rule_application import apply_rule
+from ..core.rules.lookup import resolve, unknown_keyword_error
+from ..core.rules.rule import Rule
+from ..core.rules.rule_application import apply_rule
 from ..core.support.params import read_params
 from ..core.trace.active_rules import Moving, settle
 from ..engine.rules.gradients import GradientRule

@@ -23,8 +23,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from ..core.rules.model.rule import Rule
-from ..core.rules.model.rule_in_force import RuleInForce
+from ..core.rules.rule import Rule
+from ..core.rules.rule_in_force import RuleInForce
 from ..core.support.params import as_number
 from ..core.trace.active_rules import Moving, settle
 from ..errors import MultigradError, RuleError, RuleTypeError, suggest

@@ -16,14 +16,14 @@ import numpy as np
 from ..core import ops, random
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import load_backend
-from ..core.functions.calls.arguments import flatten
-from ..core.functions.calls.capture_errors import NotCaptured
-from ..core.functions.calls.recipe import Variant
+from ..core.functions.arguments import flatten
+from ..core.functions.capture_errors import NotCaptured
 from ..core.functions.function import Function
+from ..core.functions.recipe import Variant
 from ..core.ir.graph import every_node
-from ..core.lowering.source import run_reference
+from ..core.lowering.lower import run_reference
 from ..core.random import key_from_int
-from ..core.support.class_bases import cached_property
+from ..core.support.records import cached_property
 from ..core.support.trees import optree
 from ..engine.functions.known_forms import capture_example
 from ..engine.functions.proof.compare import are_off, eps_of, largest_of, margins

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..core.rules.model.rule import Rule
+from ..core.rules.rule import Rule
 from ..core.support.params import read_params
 from ..errors import MultigradError, RuleValueError
 

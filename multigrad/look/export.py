@@ -17,13 +17,13 @@ from typing import Any
 
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import load_backend
-from ..core.functions.calls.arguments import flatten, owner_of, unwrap
-from ..core.functions.calls.capture_errors import NotCaptured
-from ..core.functions.calls.decision import EXPORTED
-from ..core.functions.calls.recipe import Variant
+from ..core.functions.arguments import flatten, owner_of, unwrap
+from ..core.functions.capture_errors import NotCaptured
+from ..core.functions.decision import EXPORTED
 from ..core.functions.function import Function
+from ..core.functions.recipe import Variant
 from ..core.rules.activation import Activation
-from ..core.rules.model.rule_in_force import read_number
+from ..core.rules.rule_in_force import read_number
 from ..core.rules.vjp import function_under
 from ..core.support.trees import optree
 from ..engine.functions.documents.format import MOST_BYTES, parse

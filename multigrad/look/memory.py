@@ -19,11 +19,11 @@ import numpy as np
 
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import in_use, load_backend
-from ..core.functions.calls.capture_errors import NotCaptured
-from ..core.functions.calls.recipe import Variant
+from ..core.functions.capture_errors import NotCaptured
 from ..core.functions.function import Function
+from ..core.functions.recipe import Variant
 from ..core.ir.graph import Node
-from ..core.ir.types import BOOL, FLOATS, WHOLE, T, dtype_name
+from ..core.ir.op import BOOL, FLOATS, WHOLE, T, dtype_name
 from ..core.lowering.cuts import find_cuts_for_writes
 from ..core.lowering.function_graph import PACK, FunctionGraph
 from ..core.ops.numerics import as_numpy_dtype

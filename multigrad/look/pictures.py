@@ -12,10 +12,10 @@ import numpy as np
 
 from ..core.functions.function import Function
 from ..core.rules.activation import Activation
-from ..core.rules.model.activation_function import as_forward, put_under
-from ..core.rules.model.rule import Rule
-from ..core.rules.model.signature import unknown_param
+from ..core.rules.activation_function import as_forward, put_under
 from ..core.rules.registry import resolve
+from ..core.rules.rule import Rule
+from ..core.rules.signature import unknown_param
 from ..core.rules.vjp import vjp
 from ..core.trace.active_rules import Moving
 from ..errors import RuleTypeError, RuleValueError

@@ -19,10 +19,10 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import estimators
-from ..core.rules.model.rule import Rule
-from ..core.rules.model.rule_names import near_names, plain
 from ..core.rules.registry import get, rules
-from ..core.support.class_bases import cached_property
+from ..core.rules.rule import Rule
+from ..core.rules.rule_names import near_names, plain
+from ..core.support.records import cached_property
 from ..engine.rules.saving import other_numbers
 from ..errors import MultigradError, NativeRuleWarning, RuleValueError, suggest
 from ..estimators.declared import Estimator

@@ -21,11 +21,11 @@ from ..core import ops
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import in_use, load_backend
 from ..core.backend.emitted import Attached
-from ..core.functions.calls.decision import LOWERED, SHOWN
-from ..core.functions.calls.recipe import Variant
+from ..core.functions.decision import LOWERED, SHOWN
 from ..core.functions.function import Function
+from ..core.functions.recipe import Variant
 from ..core.ir.graph import Graph, Node, format_graph
-from ..core.ir.types import INPUT_SHAPE, SCALAR_SHAPE, T, Type
+from ..core.ir.op import INPUT_SHAPE, SCALAR_SHAPE, T, Type
 from ..core.lowering.checks import format_lengths
 from ..core.lowering.cuts import find_cuts_for_writes
 from ..core.lowering.forwards import ActivationName, Forward, find_forward
@@ -34,11 +34,11 @@ from ..core.lowering.lower import lower_graphs
 from ..core.passes.facts import LIBRARY
 from ..core.passes.residuals import BYTES, ResidualCut
 from ..core.rules.activation import Activation
-from ..core.rules.model.activation_function import as_forward, graphs_under
-from ..core.rules.model.rule import Rule
-from ..core.rules.model.rule_in_force import RuleInForce, chain_of, read_number
+from ..core.rules.activation_function import as_forward, graphs_under
 from ..core.rules.registry import resolve
-from ..core.support.class_bases import Shown
+from ..core.rules.rule import Rule
+from ..core.rules.rule_in_force import RuleInForce, chain_of, read_number
+from ..core.support.records import Shown
 from ..core.trace.active_rules import Moving
 from ..core.trace.trace import NeedsConcrete
 from ..engine.functions.chain import Chain

@@ -22,7 +22,7 @@ from ..core.backend.discovery import (
     refuse_unusable,
 )
 from ..core.backend.values import is_float_tensor
-from ..core.functions.calls.arguments import (
+from ..core.functions.arguments import (
     Layout,
     flatten,
     name_paths,
@@ -31,25 +31,24 @@ from ..core.functions.calls.arguments import (
     replace_at,
     unwrap,
 )
-from ..core.functions.calls.capture_errors import NotCaptured
-from ..core.functions.calls.decision import SHOWN
-from ..core.functions.calls.facts import shape_under
-from ..core.functions.calls.parameters import BoundFunction, signature_of
-from ..core.functions.calls.recipe import Options
+from ..core.functions.capture_errors import NotCaptured
+from ..core.functions.decision import SHOWN
+from ..core.functions.facts import shape_under
 from ..core.functions.function import Function
-from ..core.functions.proof.samples import is_float as is_float_array
-from ..core.ir.types import dtype_name
+from ..core.functions.parameters import BoundFunction, signature_of
+from ..core.functions.recipe import Options
+from ..core.functions.samples import is_float as is_float_array
+from ..core.ir.op import dtype_name
 from ..core.lowering.forwards import Forward
 from ..core.lowering.function_graph import FunctionGraph
 from ..core.ops.numerics import as_numpy_dtype, ignoring_warnings
 from ..core.random import key_from_int
 from ..core.rules.activation import Activation
-from ..core.rules.model.rule import Rule
-from ..core.rules.model.signature import name_of
 from ..core.rules.registry import resolve
+from ..core.rules.rule import Rule
+from ..core.rules.signature import name_of
 from ..core.rules.vjp import vjp_leaves
-from ..core.support.tensors import Tensor
-from ..core.support.trees import optree
+from ..core.support.trees import Tensor, optree
 from ..engine.capture.user_code.libraries import dialect_of
 from ..engine.functions.code_recipes import recipe_of_pair
 from ..engine.functions.custom_gradient import function as make_function

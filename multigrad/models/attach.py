@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Any, Protocol, Self, TypeAlias, TypeVar, overload
 
 from ..core.backend.discovery import in_use, refuse_unusable
-from ..core.functions.calls.parameters import told_arguments
-from ..core.rules.model.rule import Rule
+from ..core.functions.parameters import told_arguments
+from ..core.rules.rule import Rule
 from ..core.support.params import P, R
 from ..core.support.threads import make_lock
 from ..engine.functions.importers import framework_of

@@ -14,12 +14,12 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ..core.functions.calls.parameters import BoundFunction
 from ..core.functions.function import Function as AnyFunction
+from ..core.functions.parameters import BoundFunction
 from ..core.lowering.checks import shapes_agree
-from ..core.rules.model.lookup import resolve
-from ..core.rules.model.rule import Rule
-from ..core.rules.model.rule_names import epoch
+from ..core.rules.lookup import resolve
+from ..core.rules.rule import Rule
+from ..core.rules.rule_names import epoch
 from ..core.trace.active_rules import is_of_then
 from ..engine.functions.custom_gradient import custom_gradient
 from ..errors import GradientError

@@ -19,12 +19,11 @@ import optree
 
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import in_use, load_backend
-from ..core.functions.calls.recipe import Options, Recipe, Recorded
 from ..core.functions.function import Function
-from ..core.ir.op import Op
-from ..core.ir.types import INPUT, format_shape, is_float
-from ..core.rules.model.rule import Rule
-from ..core.rules.model.signature import name_of
+from ..core.functions.recipe import Options, Recipe, Recorded
+from ..core.ir.op import INPUT, Op, format_shape, is_float
+from ..core.rules.rule import Rule
+from ..core.rules.signature import name_of
 from ..core.support.params import P, R
 from ..core.trace.trace import Trace, Value, is_symbolic_tensor, setting
 from ..core.trace.xp import all as xp

@@ -38,7 +38,7 @@ REPORT = "MULTIGRAD_LENT"  # names the file that gets the lines that asked for t
 STUBS = "MULTIGRAD_STUBS"  # is set where what is imported is an error as it is used
 JOINTS = "multigrad.engine"
 THROUGH = tuple(f"multigrad.core.support.{name}" for name in ("lazy_modules", "threads"))
-PROVIDED = "multigrad.core.support.provided"
+PROVIDED = "multigrad.core.support.lazy_modules"
 
 
 def modules_in(root: Path) -> dict[str, Path]:

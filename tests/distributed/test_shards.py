@@ -16,7 +16,7 @@ import pytest
 import multigrad as xg
 from multigrad.core import ops, random
 from multigrad.core.ir.graph import Graph, Node
-from multigrad.core.ir.types import T
+from multigrad.core.ir.op import T
 from multigrad.core.support.params import Shards, read_shards
 from multigrad.core.trace.trace import NeedsConcrete
 

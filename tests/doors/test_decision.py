@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from multigrad.core.functions.calls import decision
+from multigrad.core.functions import decision
 
 ROOT = Path(decision.__file__).parents[3]
 FOLDERS = [ROOT / "multigrad", *(ROOT / "backends").glob("multigrad_*")]

@@ -21,8 +21,7 @@ from scipy import special
 from multigrad.core import ops
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.ir.graph import Graph, Node, make_node
-from multigrad.core.ir.op import Op
-from multigrad.core.ir.types import BOOL, INPUT, Type
+from multigrad.core.ir.op import BOOL, INPUT, Op, Type
 from multigrad.core.trace.xp import all as neutral
 from multigrad_conformance.differences import regroups
 from multigrad_conformance.oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, finfo

@@ -17,14 +17,14 @@ import pytest
 import multigrad as xg
 from multigrad.core import ops
 from multigrad.core.ir.graph import Graph, Node, make_node
-from multigrad.core.ir.op import Op
-from multigrad.core.ir.types import (
+from multigrad.core.ir.op import (
     BOOL_SCALAR,
     FLOAT_SCALAR,
     INPUT,
     INT_SCALAR,
     KEY,
     UNKNOWN,
+    Op,
     Type,
 )
 from multigrad.core.rules.registry import resolve

@@ -15,10 +15,10 @@ import multigrad as xg
 from multigrad.core import ops
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.ir.graph import Graph, Node, make_node
-from multigrad.core.ir.types import FLOAT_SCALAR, INPUT, INPUT_SHAPE, Type
-from multigrad.core.lowering.source import emit_rule
+from multigrad.core.ir.op import FLOAT_SCALAR, INPUT, INPUT_SHAPE, Type
+from multigrad.core.lowering.derivatives import pullback
+from multigrad.core.lowering.lower import emit_rule
 from multigrad.core.passes.simplify import rebuild, rewrites_for, simplify
-from multigrad.core.trace.derived.derivatives import pullback
 from multigrad.core.trace.trace import Trace, apply, cast_node, constant
 from multigrad.engine.passes.verify import verify
 from multigrad_conformance.oracles import (

@@ -14,8 +14,7 @@ import pytest
 import multigrad as xg
 from multigrad.core import ops
 from multigrad.core.ir.graph import freeze
-from multigrad.core.ir.op import Op
-from multigrad.core.ir.types import BOOL, INT32, T
+from multigrad.core.ir.op import BOOL, INT32, Op, T
 from multigrad.core.trace.trace import apply
 
 xp = xg.xp

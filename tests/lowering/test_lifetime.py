@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.core.rules.model import specialization as codes
+from multigrad.core.rules import specialization as codes
 
 from ..written.unseen import Unseen
 

@@ -16,10 +16,10 @@ import pytest
 
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.ir.graph import Graph
+from multigrad.core.lowering.derivatives import pullback
 from multigrad.core.lowering.function_graph import FunctionGraph
 from multigrad.core.lowering.lower import lower_graphs
 from multigrad.core.passes.simplify import simplify
-from multigrad.core.trace.derived.derivatives import pullback
 from multigrad_conformance.vjps.test_vjps import FUNCTIONS, X, record
 
 from ..harness.traced import taped

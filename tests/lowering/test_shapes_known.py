@@ -17,11 +17,10 @@ from hypothesis import given, seed, settings
 import multigrad as xg
 from multigrad.core import ops
 from multigrad.core.ir.graph import Graph, Node, every_node, make_node
-from multigrad.core.ir.op import Op
-from multigrad.core.ir.types import INPUT
+from multigrad.core.ir.op import INPUT, Op
+from multigrad.core.lowering.derivatives import accumulate_all
 from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.passes.facts import Shapes, is_tensor_input, needed_shapes, shape_fact
-from multigrad.core.trace.derived.derivatives import accumulate_all
 from multigrad.core.trace.trace import NeedsConcrete, Trace
 from multigrad_conformance.declared import Case, attrs_of, cases
 from multigrad_conformance.programs.generator import Program, programs

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 import multigrad.engine  # noqa: F401  # which registers what it provides
-from multigrad.core.support.provided import providers
+from multigrad.core.support.lazy_modules import providers
 from multigrad.core.trace.source import TRANSITIONS
 
 ROOT = Path(__file__).parents[2]
@@ -34,10 +34,9 @@ ROOMS = (
 # The same of the rooms inside; "" are the files that a room has for itself. Its `__init__` is a
 # door, which may open to all of them.
 INSIDE = {
-    "core.trace": ("", "xp", "derived"),
+    "core.trace": ("", "xp"),
     "core.lowering": ("", "reference"),
-    "core.functions": ("calls", "proof", ""),
-    "core.rules": ("model", "", "library"),
+    "core.rules": ("", "library"),
     "engine.trace": ("", "xp", "derived"),
     "engine.lowering": ("", "kernel_code", "reference"),
     "engine.capture": ("", "user_code", "meanings", "values", "dialects", "copies"),
@@ -60,7 +59,7 @@ DOOR = {"multigrad.backend"}
 # register a rule loads nothing that captures one; and of backends, rules on models make Functions,
 # which need the backend, and most programs have none.
 LATE = {
-    *(f"multigrad.core.rules.model.{name}" for name in ("lookup", "rule", "rule_names")),
+    *(f"multigrad.core.rules.{name}" for name in ("activation", "lookup", "rule", "rule_names")),
     "multigrad.core.lowering.reference.backend",
     *("multigrad_torch", "multigrad_jax", "multigrad_tensorflow"),
     *(f"multigrad_{name}.features" for name in ("torch", "jax", "tensorflow")),

@@ -38,7 +38,7 @@ def look_at_modules(model: Any) -> Any:
 
 
 def look_at_names(_: Any) -> Any:
-    from multigrad.core.rules.model.rule_names import RULES
+    from multigrad.core.rules.rule_names import RULES
     from multigrad.core.trace.lookups import NUMBERS
 
     return {name: (id(rule), NUMBERS.get(name)) for name, rule in RULES.items()}

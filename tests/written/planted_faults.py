@@ -13,8 +13,8 @@ import numpy as np
 
 from multigrad.core import ops
 from multigrad.core.ir.graph import Graph, Node, make_node
-from multigrad.core.ir.types import FLOAT_SCALAR, FLOATS, T, Type
-from multigrad.core.lowering.source import run_reference
+from multigrad.core.ir.op import FLOAT_SCALAR, FLOATS, T, Type
+from multigrad.core.lowering.lower import run_reference
 from multigrad.core.ops import CONST
 from multigrad.core.ops.numerics import as_numpy_dtype
 from multigrad.core.passes.simplify import substitute

@@ -10,7 +10,7 @@ from multigrad.core import ops
 from multigrad.core.ir.graph import Node
 from multigrad.core.ir.results import PER_ELEMENT
 from multigrad.core.passes.facts import Shapes
-from multigrad.core.rules.model.rule import Rule
+from multigrad.core.rules.rule import Rule
 from multigrad.core.support.params import read_shards
 from multigrad.engine.trace.derived.shards import over_shards
 from multigrad.errors import MultigradError, UnsupportedOp

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from multigrad.core.backend.contract import Backend
-from multigrad.core.functions.calls.arguments import replace_at
+from multigrad.core.functions.arguments import replace_at
 from multigrad.core.functions.function import Function
 from multigrad.engine.capture.user_code.inspection import contents
 

@@ -18,8 +18,8 @@ import numpy as np
 from jax.lax import GatherScatterMode
 
 from multigrad.core import ops
-from multigrad.core.ir.types import BOOL, INT32
-from multigrad.core.trace.derived.derivatives import accumulate_all
+from multigrad.core.ir.op import BOOL, INT32
+from multigrad.core.lowering.derivatives import accumulate_all
 from multigrad.core.trace.trace import Value, cast
 from multigrad.core.trace.xp import all as xp
 from multigrad.core.trace.xp import transposes

@@ -22,7 +22,7 @@ import numpy as np
 
 from multigrad.core import ops
 from multigrad.core.ir.graph import Node, make_node, walk
-from multigrad.core.ir.types import DTYPES, INT64, T, is_float
+from multigrad.core.ir.op import DTYPES, INT64, T, is_float
 from multigrad.core.trace.trace import cast, lift
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.meanings.control_flow import guarded as guarded_tensor

@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 from multigrad.core import ops
+from multigrad.core.ir.op import BOOL, FLOATS, INT32, INT64, SMALL, WHOLE, T
 from multigrad.core.ir.questions import pardoned
-from multigrad.core.ir.types import BOOL, FLOATS, INT32, INT64, SMALL, WHOLE, T
 from multigrad.core.trace.coercion import lift_array
 from multigrad.core.trace.trace import Trace, Value, cast, constant
 from multigrad.core.trace.xp import all as xp

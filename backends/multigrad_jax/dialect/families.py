@@ -22,7 +22,7 @@ from jax import lax
 from jax.scipy import linalg as jsp
 from jax.scipy import special
 
-from multigrad.core.ir.types import BOOL, INT32, T, is_float
+from multigrad.core.ir.op import BOOL, INT32, T, is_float
 from multigrad.core.trace import trace
 from multigrad.core.trace.axes import known_shape
 from multigrad.core.trace.trace import Value, cast

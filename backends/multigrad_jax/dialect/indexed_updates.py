@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.core.ir.types import SCALAR_SHAPE
+from multigrad.core.ir.op import SCALAR_SHAPE
 from multigrad.core.trace.trace import Value
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.meanings.parts import holds_places

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.core.ir.types import INT32
+from multigrad.core.ir.op import INT32
 from multigrad.core.trace.trace import cast
 from multigrad.core.trace.xp import all as xp
 from multigrad.core.trace.xp import transposes

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from multigrad.core import ops
-from multigrad.core.ir.types import BOOL, INTEGERS
+from multigrad.core.ir.op import BOOL, INTEGERS
 from multigrad.core.trace.trace import Value, apply, cast
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.meanings import composites

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from multigrad.core import xp as xp_dialect
-from multigrad.core.ir.types import FLOATS, T
+from multigrad.core.ir.op import FLOATS, T
 from multigrad.core.trace.trace import NeedsConcrete
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.dialect import (

@@ -21,7 +21,7 @@ from jax import export
 from multigrad.core import ops
 from multigrad.core.ir import questions
 from multigrad.core.ir.graph import Node, Region
-from multigrad.core.ir.types import FLOATS_OF_16_BITS, INT32, SCALAR_SHAPE, T
+from multigrad.core.ir.op import FLOATS_OF_16_BITS, INT32, SCALAR_SHAPE, T
 from multigrad.core.passes.facts import shape_fact
 from multigrad.core.trace.axes import ask_for, known_shape
 from multigrad.core.trace.lookups import note

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.core.ir.types import T
+from multigrad.core.ir.op import T
 from multigrad.core.trace.axes import known_shape
 from multigrad.core.trace.trace import NeedsConcrete, Value, cast
 from multigrad.core.trace.xp import all as xp

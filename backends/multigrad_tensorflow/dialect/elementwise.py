@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.core.ir.types import T, is_float
-from multigrad.core.trace.derived.derivatives import accumulate_all
+from multigrad.core.ir.op import T, is_float
+from multigrad.core.lowering.derivatives import accumulate_all
 from multigrad.core.trace.trace import NeedsConcrete, Value, cast, is_symbolic_tensor
 from multigrad.core.trace.trace import constant as number
 from multigrad.core.trace.xp import all as xp

@@ -34,7 +34,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.op_callbacks import add_op_callback, remove_op_callback
 
 from multigrad.core.functions.function import Function
-from multigrad.core.rules.model.signature import name_of
+from multigrad.core.rules.signature import name_of
 from multigrad.core.support.threads import make_lock
 from multigrad.core.trace.trace import setting
 from multigrad.engine.capture.foreign_calls import Interception

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import torch
 
+from multigrad.core.lowering.derivatives import is_linear
 from multigrad.core.rules.context import use
 from multigrad.core.rules.registry import resolve
-from multigrad.core.trace.derived.derivatives import is_linear
 from multigrad.core.trace.trace import NeedsConcrete
 from multigrad.errors import TraceError, UnsupportedOp
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.core.functions.calls.parameters import bind_call
+from multigrad.core.functions.parameters import bind_call
 from multigrad.core.rules.activation import Activation, activation
 from multigrad.core.rules.registry import get
 from multigrad.errors import RuleTypeError

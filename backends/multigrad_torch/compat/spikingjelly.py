@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import nn
 
-from multigrad.core.functions.calls.parameters import bind_call
+from multigrad.core.functions.parameters import bind_call
 from multigrad.core.rules.activation import activation
 from multigrad.core.rules.registry import get
 

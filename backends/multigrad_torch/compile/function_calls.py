@@ -14,25 +14,19 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.core.backend.discovery import load_backend
-from multigrad.core.functions.calls.arguments import flatten
-from multigrad.core.functions.calls.capture_errors import NotCaptured
-from multigrad.core.functions.calls.decision import (
-    COMPILED,
-    EXPORTED,
-    SAME,
-    decide,
-    form_under_autocast,
-)
-from multigrad.core.functions.calls.facts import gather_facts
-from multigrad.core.functions.calls.recipe import Variant
+from multigrad.core.functions.arguments import flatten
+from multigrad.core.functions.capture_errors import NotCaptured
 from multigrad.core.functions.captures import capture
+from multigrad.core.functions.decision import COMPILED, EXPORTED, SAME, decide, form_under_autocast
+from multigrad.core.functions.facts import gather_facts
 from multigrad.core.functions.function import Function, by_identifier
-from multigrad.core.lowering.source import compile_source
+from multigrad.core.functions.recipe import Variant
+from multigrad.core.lowering.lower import compile_source
 from multigrad.core.support.threads import SERIALS
 from multigrad.core.support.trees import optree
 from multigrad.core.trace.active_rules import Moving
-from multigrad.core.trace.limits import AUTOCAST, MISSING, TWICE
 from multigrad.core.trace.lookups import Telling, is_read
+from multigrad.core.trace.source import AUTOCAST, MISSING, TWICE
 from multigrad.core.trace.trace import NeedsConcrete, Value
 from multigrad.engine.capture.user_code.reads import Reads
 from multigrad.engine.capture.values.oracle import ModeOf

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.core.functions.calls.capture_errors import NotCaptured
+from multigrad.core.functions.capture_errors import NotCaptured
 from multigrad.core.functions.function import Function
-from multigrad.core.lowering.source import compile_source
+from multigrad.core.lowering.lower import compile_source
 from multigrad.engine.capture.user_code.inspection import WRAPPED
 from multigrad.engine.capture.user_code.paths import (
     ATOMS,

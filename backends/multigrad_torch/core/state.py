@@ -22,7 +22,7 @@ from torch.overrides import _pop_mode, _push_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from multigrad.core.backend.contract import Group
-from multigrad.core.support.provided import provided
+from multigrad.core.support.lazy_modules import provided
 
 from .versions import DTENSORS, hashable_keys, top_hooks
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from multigrad.core.ir.types import INT32, INT64, WHOLE, T
+from multigrad.core.ir.op import INT32, INT64, WHOLE, T
 from multigrad.core.trace.trace import Value, cast, cast_node
 from multigrad.core.trace.xp import all as xp
 from multigrad.core.trace.xp import transposes

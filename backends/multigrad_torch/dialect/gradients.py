@@ -12,8 +12,8 @@ from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
 from multigrad.core import ops
-from multigrad.core.functions.calls.arguments import replace_at
-from multigrad.core.ir.types import is_float
+from multigrad.core.functions.arguments import replace_at
+from multigrad.core.ir.op import is_float
 from multigrad.core.support.trees import optree
 from multigrad.core.trace.trace import Trace, Value
 from multigrad.core.trace.xp import all as xp

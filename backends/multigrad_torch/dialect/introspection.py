@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.core import ops
-from multigrad.core.ir.types import is_float
-from multigrad.core.trace.limits import AUTOCAST
+from multigrad.core.ir.op import is_float
 from multigrad.core.trace.python_protocols import place_of
+from multigrad.core.trace.source import AUTOCAST
 from multigrad.core.trace.trace import (
     NeedsConcrete,
     Trace,

@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.core import ops
-from multigrad.core.ir.op import Op
-from multigrad.core.ir.types import FLOATS, T
+from multigrad.core.ir.op import FLOATS, Op, T
 from multigrad.engine.capture.name_tables import NOT_GIVEN, Library
 from multigrad.engine.capture.values.oracle import (
     Answer,

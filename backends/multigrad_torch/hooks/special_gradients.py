@@ -11,7 +11,7 @@ import torch
 from torch.autograd import Variable
 
 from multigrad.core.rules.context import RuleInForce
-from multigrad.core.rules.model.rule_application import apply_rule
+from multigrad.core.rules.rule_application import apply_rule
 from multigrad.errors import GradientError, MultigradError
 
 Tensor: TypeAlias = torch.Tensor

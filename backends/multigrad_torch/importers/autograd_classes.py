@@ -17,11 +17,11 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from multigrad.core.backend.values import is_float_tensor
-from multigrad.core.functions.calls.parameters import bind_call, signature_of
-from multigrad.core.functions.calls.recipe import Recorded
+from multigrad.core.functions.parameters import bind_call, signature_of
+from multigrad.core.functions.recipe import Recorded
 from multigrad.core.ir import questions
-from multigrad.core.ir.types import UNKNOWN, is_float
-from multigrad.core.trace.limits import AUTOCAST, FORWARD_MODE, STATE, TWICE
+from multigrad.core.ir.op import UNKNOWN, is_float
+from multigrad.core.trace.source import AUTOCAST, FORWARD_MODE, STATE, TWICE
 from multigrad.core.trace.trace import Trace, Value, cast_node, mark_view, setting
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.meanings.places import Extremes

@@ -20,8 +20,8 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._library.utils import fill_defaults
 from torch.autograd.function import once_differentiable
 
-from multigrad.core.functions.calls.recipe import ImportedGradient, Options, Recipe, Recorded
 from multigrad.core.functions.function import Function
+from multigrad.core.functions.recipe import ImportedGradient, Options, Recipe, Recorded
 from multigrad.core.support.trees import optree
 from multigrad.core.trace.python_protocols import place_of
 from multigrad.core.trace.trace import Trace, Value

@@ -18,7 +18,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from multigrad.core.rules.model.signature import name_of
+from multigrad.core.rules.signature import name_of
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import is_layer_rule
 from multigrad.models.gradient_replacement import replacement_for

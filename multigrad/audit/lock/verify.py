@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.backend.discovery import backends, load_backend
 from ...core.functions.function import Function
-from ...core.ir.types import T
+from ...core.ir.op import T
 from ...core.ops.numerics import as_numpy_dtype
 from ...core.rules.registry import resolve
 from ...core.support.trees import optree

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ...core import xp as _xp
-from ...core.functions.calls.arguments import owner_of
-from ...core.rules.model.signature import name_of
+from ...core.functions.arguments import owner_of
+from ...core.rules.signature import name_of
 from ...core.support.trees import optree
 from ...errors import RuleTypeError
 from ...look.subject import Report, as_array

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...core.backend.discovery import load_backend
-from ...core.functions.calls.arguments import owner_of, replace_at
+from ...core.functions.arguments import owner_of, replace_at
 from ...core.ops.numerics import as_numpy_dtype
-from ...core.rules.model.signature import name_of
+from ...core.rules.signature import name_of
 from ...core.support.trees import optree
 from ...engine.functions.proof.compare import eps_of
 from ...errors import RuleTypeError

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from .. import ops
 from ..ir.graph import Graph, Node
-from ..ir.types import T, Type
+from ..ir.op import T, Type
 from ..support.params import Fused
 from ..support.records import record
 

@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 
 from .. import ops
 from ..ir.graph import Graph, Node, make_node
-from ..ir.op import Op
-from ..ir.types import FLOAT_SCALAR, Type
+from ..ir.op import FLOAT_SCALAR, Op, Type
 from ..ops.table import compose, parts_of
 from ..passes.simplify import rebuild
 from ..support.records import record

@@ -10,8 +10,7 @@ import numpy as np
 
 from ...errors import BackendNotFound, RuleError, RuleValueError, UnsupportedOp
 from .. import ops, random
-from ..ir.op import Op
-from ..ir.types import BOOL, FLOATS, WHOLE, dtype_name
+from ..ir.op import BOOL, FLOATS, WHOLE, Op, dtype_name
 from ..passes.simplify import on_numbers, symbol_function
 from ..support.threads import set_within
 from .contract import Backend

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ...errors import RuleTypeError
-from ..support.provided import NEEDS_ENGINE, provided
+from ..support.lazy_modules import NEEDS_ENGINE, provided
 
 __all__ = ["Capture"]
 

@@ -14,21 +14,19 @@ from typing import Any
 from ...errors import DisprovedError, GradientError, TraceError
 from ..ir.graph import Location, Node
 from ..passes.facts import LIBRARY, Shapes
-from ..support.provided import NEEDS_ENGINE, provided
+from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.threads import build_once
 from ..trace.identity import items_key
 from ..trace.lookups import READ, is_read, look_up_all
 from ..trace.random_keys import KeySource
 from ..trace.trace import NeedsConcrete, Trace
-from .calls.arguments import Layout
-from .calls.capture_errors import NotCaptured, warn_disproved
-from .calls.facts import facts_of_symbols, gather_facts, library_of_leaves
-from .calls.parameters import Completion
-from .calls.recipe import Forms, Recipe, Variant
+from .arguments import Layout
+from .capture_errors import NotCaptured, warn_disproved
+from .facts import facts_of_symbols, gather_facts, library_of_leaves
+from .parameters import Completion
 from .plain import capture_plain, is_plain
-from .proof.same_bits import has_same_bits
-from .proof.settings import is_asked
-from .proof.shipped import is_shipped
+from .proof import has_same_bits, is_asked, is_shipped
+from .recipe import Forms, Recipe, Variant
 
 MOST_VARIANTS = 256
 INDEXED = frozenset(("getitem", "take"))  # ops whose constant index may lie outside the array

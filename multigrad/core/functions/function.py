@@ -23,19 +23,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeVar
 
 from ...errors import RuleTypeError, TraceError
 from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
+from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.params import Fused, P, R, read_fused, read_params, read_way
 from ..support.pickles import is_of_session, name_in_module, pickled
-from ..support.provided import NEEDS_ENGINE, provided
 from ..support.tracebacks import shorten
 from ..support.trees import optree
 from ..trace.random_keys import FREE, Counter, keyed
 from ..trace.trace import Value
-from .calls.arguments import PLAIN, as_numbers, flatten
-from .calls.effect_records import giving, has_containers
-from .calls.parameters import BoundFunction, Completion, signature_of
-from .calls.recipe import CodeRecipe, Recipe
+from .arguments import PLAIN, as_numbers, flatten
 from .captures import Captures, inline
 from .entries import Entries
+from .parameters import BoundFunction, Completion, signature_of
+from .recipe import CodeRecipe, Recipe, giving, has_containers
 
 if TYPE_CHECKING:
     from ...engine.functions.documents.functions import SavedFunction

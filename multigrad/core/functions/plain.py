@@ -26,7 +26,7 @@ from ...errors import GradientError, TraceError
 from .. import xp
 from ..ir import questions
 from ..ir.graph import Graph
-from ..ir.types import FLOAT_SCALAR
+from ..ir.op import FLOAT_SCALAR
 from ..lowering.function_graph import FunctionGraph
 from ..passes.simplify import simplify
 from ..support.trees import optree
@@ -35,11 +35,11 @@ from ..trace.source import CODE, OWN, TENSORS, Reading
 from ..trace.trace import NeedsConcrete, Trace, constant, setting
 from ..trace.xp.all import CORE_NAMES
 from ..trace.xp.symbol import Symbol
-from .calls.arguments import Layout, type_of
-from .calls.capture_errors import NotCaptured, defined_at
-from .calls.gradients import check_gradient, match_gradients
-from .calls.recipe import Recipe, Variant
-from .proof.shipped import is_of_library, own_code
+from .arguments import Layout, type_of
+from .capture_errors import NotCaptured, defined_at
+from .gradients import check_gradient, match_gradients
+from .proof import is_of_library, own_code
+from .recipe import Recipe, Variant
 
 ONE_OUTPUT = optree.tree_structure(0)
 MOST_CODES = 4096  # of rules, whose bytecode was looked at

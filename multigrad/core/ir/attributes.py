@@ -7,8 +7,7 @@ import unicodedata
 from collections.abc import Callable
 from typing import TypeGuard
 
-from .op import REQUIRED, Attr
-from .types import DTYPES, T
+from .op import DTYPES, REQUIRED, Attr, T
 
 ORDERS = ("C", "channels_last", "channels_last_3d")  # of elements in memory
 

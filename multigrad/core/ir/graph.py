@@ -19,8 +19,7 @@ import numpy as np
 
 from ..support.records import record
 from ..support.threads import SERIALS, make_lock
-from .op import Op
-from .types import Type
+from .op import Op, Type
 
 Attrs = tuple[tuple[str, Any], ...]
 OP, OPERANDS, TYPE, LOOP = map(operator.attrgetter, ("op", "operands", "type", "loop"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .op import ResultRule
-from .types import (
+from .op import (
     BOOL,
     BOOL_SCALAR,
     INT_SCALAR,
     KEY,
     UNKNOWN,
+    ResultRule,
     Type,
     broadcast_shapes,
     reduce_shape,

@@ -17,8 +17,8 @@ from ..backend.contract import Backend
 from ..backend.discovery import backend_of
 from ..backend.emitted import Checks
 from ..ir.graph import Graph, Location, every_node
-from ..ir.types import FLOATS, UNKNOWN, T, is_float
-from ..ops.result_shapes import Shape, summed_to
+from ..ir.op import FLOATS, UNKNOWN, T, is_float
+from ..ops.table import Shape, summed_to
 from ..passes.residuals import ResidualCut
 from ..trace.trace import dtype_name
 from .emit import Emission

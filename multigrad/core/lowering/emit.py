@@ -26,11 +26,11 @@ from ..backend.contract import Backend
 from ..backend.emitted import Body, Prepared
 from ..backend.rows import FastKernels, disabled
 from ..ir.graph import ArrayValue, Graph, Location, Node, count_uses, make_node
+from ..ir.op import BOOL, UNKNOWN, WHOLE, T, is_float
 from ..ir.results import OWNING
-from ..ir.types import BOOL, UNKNOWN, WHOLE, T, is_float
 from ..passes.simplify import is_elementwise, rebuild, scalar_function, symbol_function
-from ..support.class_bases import cached_property
-from ..support.provided import NEEDS_ENGINE, provided
+from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.records import cached_property
 from .function_graph import PACK, UNPACK
 
 # Binding strength of infix symbols, weakest first; comparisons do not chain, so they get

@@ -17,14 +17,13 @@ from weakref import WeakValueDictionary
 from ...errors import RuleTypeError, RuleValueError, suggest
 from .. import ops
 from ..ir.graph import Graph
-from ..ir.op import Op
-from ..ir.types import INPUT
+from ..ir.op import INPUT, Op
 from ..passes.simplify import simplify
-from ..support.class_bases import cached_property
+from ..support.records import cached_property
 from ..support.threads import make_lock
-from ..trace.derived.derivatives import pullback
 from ..trace.trace import Trace, Value, apply
 from ..trace.xp import all as xp
+from .derivatives import pullback
 
 # For type checkers: also usual other names and lower case. Written from the tables below by
 # `python tools/write_sources.py`.

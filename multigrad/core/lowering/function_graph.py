@@ -16,9 +16,8 @@ from .. import ops
 from ..backend.contract import Backend
 from ..backend.rows import kernel
 from ..ir.graph import Graph, Node, make_node
-from ..ir.op import Op
+from ..ir.op import BOOL, SCALAR_SHAPE, UNKNOWN, Op, Type, is_float
 from ..ir.results import kept
-from ..ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, Type, is_float
 from ..passes.decisions import with_exact_decisions
 from ..passes.memory import nodes_of, without_memory
 from ..passes.residuals import (
@@ -33,12 +32,11 @@ from ..passes.residuals import (
     marks,
 )
 from ..passes.simplify import rename_inputs, simplify, substitute
+from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.params import Fused
-from ..support.provided import NEEDS_ENGINE, provided
 from ..support.records import record
-from ..trace.derived.custom_calls import drop_calls, gradients_lost
-from ..trace.derived.derivatives import pullbacks
 from ..trace.trace import NeedsConcrete
+from .derivatives import drop_calls, gradients_lost, pullbacks
 
 # Of what `residuals=` may be: what forward keeps.
 TIME = "time"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import suggest
 from ..ir.op import Op
-from ..support.provided import NEEDS_ENGINE, provided
+from ..support.lazy_modules import NEEDS_ENGINE, provided
 from . import (
     activations,
     arithmetic,

@@ -8,9 +8,8 @@ import numpy as np
 
 from .. import random
 from ..ir.attributes import count
-from ..ir.op import Op
+from ..ir.op import Op, dtype_name
 from ..ir.results import drawn, key
-from ..ir.types import dtype_name
 from .numerics import Array, is_16_bit
 from .table import op, zero
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.types import FLOAT8
+from ..ir.op import FLOAT8
 from ..support.installed import import_extra
 
 Array = Any  # numpy.ndarray or a NumPy scalar

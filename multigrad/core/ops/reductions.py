@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..ir.attributes import AXES, AXIS, LAST_AXES, ORDER, flag, number
-from ..ir.op import Op
+from ..ir.op import INT64, Op
 from ..ir.results import kept, reduced, reshaped
-from ..ir.types import INT64
 from .numerics import Array, Axis, widened
 from .properties import linear
-from .result_shapes import halved
-from .table import Composed, Cotangents, op, zero
+from .table import Composed, Cotangents, halved, op, zero
 
 
 def reduction(name: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:

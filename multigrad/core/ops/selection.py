@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..ir.attributes import DTYPE, LAYOUT, number, number_or_none
+from ..ir.op import FLOAT8
 from ..ir.results import cast_to, chosen, elementwise, filled, same
-from ..ir.types import FLOAT8
 from .arithmetic import maximum, minimum
 from .numerics import Array, as_numpy_dtype
 from .properties import ABOVE_ONE, BELOW_MINUS_ONE, REALS, choice, linear

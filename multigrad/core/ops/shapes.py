@@ -18,8 +18,7 @@ from ..ir.op import Op, ResultRule
 from ..ir.results import expanded, integer, reshaped, shaped_like_second
 from .numerics import Array, reshape, widened
 from .properties import length, linear
-from .result_shapes import summed_to
-from .table import moved_by, op, zero
+from .table import moved_by, op, summed_to, zero
 
 
 def rearrangement(

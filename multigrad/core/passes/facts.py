@@ -13,8 +13,8 @@ import numpy as np
 from ...errors import FormatError, TraceError
 from .. import ops
 from ..ir.graph import Graph, Node
+from ..ir.op import BOOL, FLOATS, INPUT_SHAPE, KEY, SCALAR_SHAPE, WHOLE, T
 from ..ir.questions import note
-from ..ir.types import BOOL, FLOATS, INPUT_SHAPE, KEY, SCALAR_SHAPE, WHOLE, T
 
 Shape = tuple[int, ...]
 # Facts that do not distinguish calls: code is shown the device of its input; equal tensors as

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from .. import ops
 from ..ir.graph import Graph, Node, make_node
-from ..ir.op import Op
-from ..ir.types import BOOL
+from ..ir.op import BOOL, Op
 from .simplify import substitute
 
 # Ops that return their operand itself where there is nothing to do.

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 from .. import ops
 from ..ir.graph import OPERANDS, Graph, Node, dependents, make_node, walk
-from ..ir.op import Op
-from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
+from ..ir.op import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Op, T, Type, is_float
 from ..support.records import record
 from .memory import COPY, in_memory, nodes_of, owned, owner_of_memory, without
 from .simplify import substitute

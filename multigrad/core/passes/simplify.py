@@ -19,9 +19,8 @@ import numpy as np
 
 from .. import ops
 from ..ir.graph import Graph, Node, derive_node, make_node, walk, with_operands
-from ..ir.op import Op
+from ..ir.op import BOOL, BOOL_SCALAR, FLOAT_SCALAR, INPUT_SHAPE, INT_SCALAR, SCALAR_SHAPE, Op
 from ..ir.results import PER_ELEMENT
-from ..ir.types import BOOL, BOOL_SCALAR, FLOAT_SCALAR, INPUT_SHAPE, INT_SCALAR, SCALAR_SHAPE
 from ..ops.table import Number
 
 # --- ops on Python numbers: a parameter with another parameter or with a constant ----------------

@@ -16,6 +16,7 @@ from ..backend.discovery import EVERY_READER, READERS, backend_of, in_use, load_
 from ..backend.values import in_one_framework
 from ..lowering.checks import find_lacking, refuse_lacking
 from ..lowering.forwards import ActivationName, Forward
+from ..support.lazy_modules import late_function
 from ..support.params import Axes, FixedParams, Fused, Over, Residuals, read_params
 from ..support.pickles import pickled
 from ..support.threads import SERIALS
@@ -36,16 +37,22 @@ from ..trace.lookups import (
 from ..trace.random_keys import FREE
 from ..trace.ranks import CHECKED, note
 from ..trace.trace import Value, dtype_name
-from . import model
-from .model.rule_names import Epoch, find_forward
+from .lookup import apply_now, unknown_keyword_error, with_choices
+from .rule_names import Epoch, find_forward
 
 if TYPE_CHECKING:
-    from ..functions.calls.binding import Entry
-    from .model.rule import Rule
-    from .model.rule_in_force import RuleInForce
+    from ..functions.binding import Entry
+    from .rule import Rule
+    from .rule_in_force import RuleInForce
 
 Tensor = Any
 T = TypeVar("T")
+# An activation is made before anything that captures rules is loaded.
+as_forward = late_function("multigrad.core.rules.activation_function:as_forward")
+forward_on = late_function("multigrad.core.rules.activation_function:forward_on")
+put_under = late_function("multigrad.core.rules.activation_function:put_under")
+record_under = late_function("multigrad.core.rules.activation_function:record_under")
+read_number = late_function("multigrad.core.rules.rule_in_force:read_number")
 
 
 # Weak: the table keeps no activation alive. Of equal ones it has the first, which the others hold.
@@ -72,7 +79,7 @@ class Activation:
         self.forward: Forward = (
             find_forward(forward, at_zero, threshold)
             if isinstance(forward, str)
-            else model.as_forward(forward, at_zero, threshold)
+            else as_forward(forward, at_zero, threshold)
         )
         self._rule = rule
         self._params = read_params(params)
@@ -132,7 +139,7 @@ class Activation:
         epoch = Epoch.number  # first: a name that changes meanwhile is looked up again
         if self._own.epoch != epoch:
             with reading() as meanings:
-                in_force = model.apply_now(self._rule, self._params)
+                in_force = apply_now(self._rule, self._params)
             self._own = OwnRule(epoch, in_force, names_in(meanings))
         return self._own.in_force
 
@@ -257,7 +264,7 @@ class Activation:
         if CHECKED and not backend.tensors.is_traced(x):  # a trace may run any number of times
             note(f"{self.forward.name} under", in_force)
         leaves = (x, *at_present(in_force, backend).values)
-        function = model.put_under(in_force.specialization, self.forward)
+        function = put_under(in_force.specialization, self.forward)
         entry = function.entries.on(backend, leaves)
         y = entry.run(leaves, in_force.draws)
         self.tell_drawn(backend, in_force, x)
@@ -310,7 +317,7 @@ class Activation:
         present = at_present(in_force, backend)
         specialization, draws = in_force.specialization, in_force.draws
         leaves = (x, *present.values)
-        entry = model.put_under(specialization, self.forward).entries.on(backend, leaves)
+        entry = put_under(specialization, self.forward).entries.on(backend, leaves)
         reads = specialization.code.reads
         if (
             reads
@@ -361,15 +368,15 @@ class Activation:
         for lookup in self._own.lookups:
             note_lookup(lookup)
         if in_force is None:
-            return model.record_under(None, self.forward, x)
-        numbers = [model.read_number(value) for value in at_present(in_force).values]
+            return record_under(None, self.forward, x)
+        numbers = [read_number(value) for value in at_present(in_force).values]
         if None in numbers:
             advice = x.trace.words.advise("give the param to the function as an argument")
             raise x.trace.error(
                 f"applies a rule under a param that is known at run time only{advice}"
             )
         specialization = in_force.specialization
-        output = model.record_under(specialization, self.forward, x, *numbers)
+        output = record_under(specialization, self.forward, x, *numbers)
         if specialization.code.draws:
             look_up(RULE_IN_FORCE)  # its key seeds an own rule too
             if in_force.counter is not None:
@@ -438,14 +445,14 @@ def without_rule(forward: Forward, backend: Backend, x: Tensor) -> Callable[...,
     if forward.function is not None:
         return forward.function
     if not forward.differentiable:
-        return model.put_under(None, forward).entries.on(backend, (x,)).bound(x, (), FREE)
+        return put_under(None, forward).entries.on(backend, (x,)).bound(x, (), FREE)
     key = (backend.name, forward.name)
     if key not in _lacking:
         subject = f"activation {forward.name!r}"
         _lacking[key] = find_lacking(subject, backend, forward.graph())
     if _lacking[key]:
         refuse_lacking(_lacking[key], dtype_name(x.dtype))
-    return model.forward_on(backend, forward)
+    return forward_on(backend, forward)
 
 
 def activation(
@@ -507,7 +514,7 @@ def activation(
         GradientError: there; its output has not the input's shape and dtype.
     """
     if others:
-        raise model.unknown_keyword_error(activation, "activation", rule, others)
+        raise unknown_keyword_error(activation, "activation", rule, others)
     if over is not None or axis_name is not None or residuals is not None or fused != "auto":
-        rule = model.with_choices(rule, over, axis_name, residuals, fused)
+        rule = with_choices(rule, over, axis_name, residuals, fused)
     return Activation(forward, rule, params, at_zero, threshold)

@@ -29,10 +29,10 @@ from ..support.tracebacks import door
 from ..trace.active_rules import CURRENT, EMPTY, ActiveRules
 from ..trace.random_keys import Counter, normalize_key
 from ..trace.ranks import CHECKED, compare, name_rank, note
-from .model.lookup import activate, apply_now, unknown_keyword_error, with_choices
-from .model.rule import Rule
-from .model.rule_in_force import RuleInForce, tokens_of
-from .model.rule_names import get
+from .lookup import activate, apply_now, unknown_keyword_error, with_choices
+from .rule import Rule
+from .rule_in_force import RuleInForce, tokens_of
+from .rule_names import get
 
 if TYPE_CHECKING:
     from ..trace.random_keys import key_token

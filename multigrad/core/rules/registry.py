@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ...errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.capture import Capture, capture_options
+from ..support.lazy_modules import provided
 from ..support.params import Range, agreed, read_ranges
-from ..support.provided import provided
 from ..support.tracebacks import door
-from .model import rule_names
-from .model.lookup import resolve
-from .model.rule import Rule
-from .model.rule_names import (
+from . import rule_names
+from .lookup import resolve
+from .rule import Rule
+from .rule_names import (
     LIBRARY,
     PROTECTED,
     RULES,
@@ -25,12 +25,12 @@ from .model.rule_names import (
     renaming,
     unknown_rule_error,
 )
-from .model.signature import called_method
+from .signature import called_method
 
 if TYPE_CHECKING:
     from ...engine.functions.chain import Chain
-    from ..functions.calls.parameters import BoundFunction
     from ..functions.function import Function
+    from ..functions.parameters import BoundFunction
 
 __all__ = ["RuleError", "compose", "epoch", "get", "register", "resolve", "rules", "unregister"]
 

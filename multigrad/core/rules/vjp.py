@@ -12,37 +12,28 @@ from .. import ops
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among, entry_points, load_backend, refuse_unusable
 from ..backend.values import in_one_framework
-from ..functions.calls.arguments import (
-    Layout,
-    flatten,
-    learn_containers,
-    owner_of,
-    replace_at,
-    unwrap,
-)
-from ..functions.calls.binding import Entry, Run, assemble, explain_places
-from ..functions.calls.capture_errors import NotCaptured
-from ..functions.calls.decision import PULLED
-from ..functions.calls.effect_records import check_apart
-from ..functions.calls.parameters import BoundFunction
-from ..functions.calls.recipe import Variant
+from ..functions.arguments import Layout, flatten, learn_containers, owner_of, replace_at, unwrap
+from ..functions.binding import Entry, Run, assemble, explain_places
+from ..functions.capture_errors import NotCaptured
 from ..functions.captures import open_indices
+from ..functions.decision import PULLED
 from ..functions.entries import check_assumptions
 from ..functions.function import Function
-from ..ir.types import BOOL, FLOATS, WHOLE, dtype_name
+from ..functions.parameters import BoundFunction
+from ..functions.recipe import Variant, check_apart
+from ..ir.op import BOOL, FLOATS, WHOLE, dtype_name
 from ..passes.facts import LIBRARY
+from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.params import R
-from ..support.provided import NEEDS_ENGINE, provided
-from ..support.tensors import Tensor
 from ..support.threads import build_once
 from ..support.tracebacks import door, shorten
-from ..support.trees import optree
+from ..support.trees import Tensor, optree
 from ..trace.lookups import at_present
 from ..trace.random_keys import FREE, KeySource
 from ..trace.trace import Value
 from .activation import Activation
-from .model.activation_function import put_under
-from .model.signature import name_of, refuse_class
+from .activation_function import put_under
+from .signature import name_of, refuse_class
 
 Pullback = Callable[[Any], tuple[Any, ...]]
 ARRAYS = frozenset({np.ndarray})

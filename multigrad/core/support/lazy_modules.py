@@ -1,12 +1,23 @@
-"""Lazy modules: names that load their file on first use, and public names of rooms.
+"""What loads by need: functions of the core that a storey above provides, names that load their
+file on first use, and public names of rooms.
 
-Only public names are listed, and a misspelled one is an error that names the right one. A public
-module may have another name than its room, an alias: `multigrad.wrappers` is
+The core has the plain answer of each provided function, and calls it by its own name. A storey
+above registers a place as text (`multigrad/engine/__init__.py`), so that nothing of it is loaded
+before it is needed:
+
+    @provided
+    def find_updates(symbols): return ()    the answer where only the core is installed
+    provide("multigrad", {"core.module": {"engine.module": "find_updates"}})
+    find_updates(symbols)                   runs the engine's
+
+Of lazy modules only public names are listed, and a misspelled one is an error that names the right
+one. A public module may have another name than its room, an alias: `multigrad.wrappers` is
 `multigrad.compat.wrappers`, one module, also in `import` statements and with `python -m`.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -15,12 +26,59 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec, resolve_name, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from ...errors import UnsupportedOp, closest
-from .provided import NEEDS_ENGINE
 from .threads import load_module
 
+# --- functions that a storey above provides -------------------------------------------------------
+NEEDS_ENGINE = (
+    "needs multigrad's engine, which this installation leaves out: install multigrad-rules whole"
+)
+P = ParamSpec("P")
+R = TypeVar("R")
+# The places that provide functions, by the places of these, all as module:name. Written as packages
+# are imported, before any of the functions is called; never emptied.
+providers: dict[str, str] = {}
+
+
+def provide(package: str, table: Mapping[str, Mapping[str, str]]) -> None:
+    """Register what provides functions of a package's core, under their own names.
+
+    Args:
+        package: in which the modules of the table are.
+        table: the core's modules; for each the modules that provide functions of it, with the names
+            of these, between spaces.
+    """
+    for home, rows in table.items():
+        for provider, names in rows.items():
+            for name in names.split():
+                providers[f"{package}.{home}:{name}"] = f"{package}.{provider}:{name}"
+
+
+def load_engine(package: str) -> None:
+    """Load what registers with a package's core, where it is installed: the core does without."""
+    if find_spec(f"{package}.engine") is not None:
+        import_module(f"{package}.engine")
+
+
+def provided(plain: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that runs what provides it; without that, the plain one."""
+    place = f"{plain.__module__}:{plain.__name__}"
+    found: Any = None
+
+    @functools.wraps(plain)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal found
+        if found is None:  # once: compilers that trace Python can trace no import
+            module, _, name = providers.get(place, "").partition(":")
+            found = getattr(load_module(module), name) if module else plain
+        return found(*args, **kwargs)
+
+    return call
+
+
+# --- lazy modules and names -----------------------------------------------------------------------
 Getter = Callable[[str], Any]
 Lister = Callable[[], list[str]]
 
@@ -173,7 +231,9 @@ class AliasFinder:  # of no base: `importlib.abc` takes longer to load than all 
         choices = (rooms,) if isinstance(rooms, str) else rooms
         if choices[0] == name:  # a package, of which modules have moved
             choices = choices[1:] if inner else ()
-        places = [".".join((package, *filter(None, (room, *inner)))) for room in choices]
+        # Packages of 1.0.0 are files of their rooms.
+        paths = [(room, *path) for path in (inner, inner[-1:]) for room in choices]
+        places = [".".join((package, *filter(None, path))) for path in paths]
         return next((place for place in places if _is_there(place)), None)
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:

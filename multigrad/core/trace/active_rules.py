@@ -20,7 +20,7 @@ from ..support.threads import SERIALS, set_within
 # --- rules ---------------------------------------------------------------------------------------
 
 
-# Of rules/model/rule_in_force.py: a rule with its params and draws, which rooms below `rules` hold.
+# Of rules/rule_in_force.py: a rule with its params and draws, which rooms below `rules` hold.
 RuleInForce = Any
 
 

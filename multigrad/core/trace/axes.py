@@ -7,7 +7,7 @@ from operator import index
 from typing import Any
 
 from ..ir import questions
-from ..ir.types import INPUT_SHAPE
+from ..ir.op import INPUT_SHAPE
 from .trace import NeedsConcrete, Value
 
 Tensor = Any

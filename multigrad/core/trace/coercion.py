@@ -26,9 +26,7 @@ from ...errors import BackendNotFound
 from .. import ops
 from ..backend.discovery import backend_of
 from ..ir.graph import MOST_ELEMENTS, ArrayValue, Location, Node, freeze, make_node
-from ..ir.op import Op, Refused
-from ..ir.questions import note
-from ..ir.types import (
+from ..ir.op import (
     BOOL,
     DTYPES,
     FLOAT8,
@@ -39,11 +37,14 @@ from ..ir.types import (
     SMALL,
     UNKNOWN,
     WHOLE,
+    Op,
+    Refused,
     T,
     Type,
     is_float,
     promote,
 )
+from ..ir.questions import note
 from ..passes.simplify import constant
 
 Trace = Any  # of trace.py, which imports this module

@@ -15,7 +15,7 @@ from ...errors import TraceError
 from .. import ops
 from ..ir.graph import Node, walk
 from ..passes.facts import needed_shapes, shape_fact
-from ..support.provided import provided
+from ..support.lazy_modules import provided
 from .coercion import NeedsConcrete
 
 STANDARD = os.path.dirname(os.__file__)

@@ -1,9 +1,12 @@
-"""The user's code of a capture: its references, its reading, and whose dtypes its operators have
-(six states, with a table of transitions).
+"""The user's code of a capture: its references, its reading, whose dtypes its operators have (six
+states, with a table of transitions), and what the graph leaves out of it.
 
 `x + 1` has another dtype in another library, so a capture must know whose operators the code means.
 All tensors accept NumPy's numbers: code that mentions NumPy and no framework may be NumPy's, or
 that of the tensors it is given. It is recorded as NumPy's until one of them is certain.
+
+A capture notes each kind of omission in `Limits.omissions`; if one matters, the code itself runs
+(`functions/decision.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,46 @@ from ..ir.graph import Location, Node
 from ..passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from .coercion import NeedsConcrete
 
+# --- what a graph leaves out ----------------------------------------------------------------------
+# --- kinds of omissions --------------------------------------------------------------------------
+ASSERTIONS = "what it asserts of values"
+AUTOCAST = "what it computes under autocast"
+BRANCHES = "the one way of several that it takes"
+FORWARD_MODE = "its own jvp, in forward mode"
+ORDERS = "the derivative of its backward"
+SHARED = "the memory that its results share"
+SPARSE = "what it does with a sparse gradient"
+NO_GRADIENTS = "the gradients that it leaves out where a cotangent is missing"
+STATE = "what its backward changes on ctx"
+TWICE = "the tensor that it returns twice"
+UNDIFFERENTIATED = "what it computes where nobody differentiates it"
+# Effects of the code, which a graph never has.
+NOTES = "the attributes that it sets"
+UPDATES = "the arguments that it updates in place"
+# Reasons for which there is no graph.
+MISSING = "another gradient where a cotangent is missing"
+
+
+class Assumption(NamedTuple):
+    """An assertion about a value: its expected truth, its place, and the exception it raises."""
+
+    node: Node
+    expected: bool
+    where: Location | None
+    kind: type[Exception]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Limits:
+    """The respects in which a capture's graph does not represent the code."""
+
+    assumed: list[Assumption] = field(default_factory=list)
+    omissions: dict[str, str] = field(default_factory=dict)  # what is left out: a kind, its words
+    branch_path: Any = None  # a `BranchPath`, if branches on values are recorded once per path
+    draws_of_one: int = 0  # the most draws of a function that it calls
+
+
+# --- whose dtypes operators have ------------------------------------------------------------------
 Trace = Any  # of trace.py, which imports this module
 OWN = __name__.partition(".")[0]
 # The code in which captures begin: what lies outside it is none of the user's.

@@ -21,9 +21,8 @@ from .. import ops
 from ..backend.discovery import backend_of
 from ..backend.values import compute
 from ..ir.graph import TYPE, Location, Node, make_node
-from ..ir.op import Op
+from ..ir.op import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, Op, T, Type, dtype_name, is_float
 from ..ir.questions import note
-from ..ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name, is_float
 from ..passes.facts import Shapes
 from ..passes.memory import ALIAS, COPY
 from ..passes.simplify import constant, on_numbers
@@ -38,9 +37,8 @@ from .coercion import (
     on_bools,
     small_result,
 )
-from .limits import Limits
 from .python_protocols import Answers, Pair
-from .source import WORDS, Reading, Source, Words, names_of
+from .source import WORDS, Limits, Reading, Source, Words, names_of
 
 __all__ = [
     "NeedsConcrete",

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ...core.ir.types import dtype_name
+from ...core.ir.op import dtype_name
 from ...core.ops.numerics import as_numpy_dtype
 from ...core.support.records import record
 from ...errors import GradientError, UnsupportedOp

@@ -20,7 +20,7 @@ from ...core.backend.contract import Backend
 from ...core.backend.discovery import entry_points as find_backends
 from ...core.backend.discovery import load_backend, load_point, tell_loaded
 from ...core.ir.graph import Graph
-from ...core.ir.types import INT64
+from ...core.ir.op import INT64
 from ...core.support.installed import find_points
 from ...core.support.threads import collector_paused
 from ...core.trace.source import OWN

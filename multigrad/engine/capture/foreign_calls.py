@@ -26,7 +26,7 @@ import numpy as np
 
 from ...core.backend.discovery import backend_of
 from ...core.ir import questions
-from ...core.ir.types import T
+from ...core.ir.op import T
 from ...core.passes.facts import BUFFERS
 from ...core.support.threads import in_child, make_lock
 from ...core.support.trees import optree

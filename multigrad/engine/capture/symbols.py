@@ -21,7 +21,7 @@ import numpy as np
 
 from ...core import ops
 from ...core.ir.graph import Node
-from ...core.ir.types import (
+from ...core.ir.op import (
     BOOL,
     FLOAT8,
     FLOATS,

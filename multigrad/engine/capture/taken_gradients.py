@@ -12,10 +12,9 @@ from contextlib import ExitStack, contextmanager
 
 from ...core import ops
 from ...core.ir.graph import Node, walk
-from ...core.ir.types import is_float
+from ...core.ir.op import is_float
+from ...core.lowering.derivatives import accumulate_all, route
 from ...core.passes.facts import IDENTITY
-from ...core.trace.derived.custom_calls import route
-from ...core.trace.derived.derivatives import accumulate_all
 from ...core.trace.trace import NeedsConcrete, Trace, Value
 from ...core.trace.xp import all as xp
 from ...errors import UnsupportedOp

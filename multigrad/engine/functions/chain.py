@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.functions.calls.arguments import owner_of, unwrap
-from ...core.functions.calls.parameters import BoundFunction, unknown_argument
-from ...core.functions.calls.recipe import Options, Recipe, Recorded
+from ...core.functions.arguments import owner_of, unwrap
 from ...core.functions.function import Function
+from ...core.functions.parameters import BoundFunction, unknown_argument
+from ...core.functions.recipe import Options, Recipe, Recorded
 from ...core.lowering.forwards import Forward
 from ...core.support.params import Fused, agreed, find_part, is_address, read_params
 from ...core.support.pickles import pickled

@@ -9,9 +9,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from ...core.functions.calls.arguments import Layout
-from ...core.functions.calls.recipe import Recipe, Variant
+from ...core.functions.arguments import Layout
 from ...core.functions.captures import INDEXED, capture, prove
+from ...core.functions.recipe import Recipe, Variant
 from ...core.ir.graph import Node
 from ...core.passes.facts import LIBRARY, Shapes, needed_shapes
 from ..capture.dialect import find_dialect

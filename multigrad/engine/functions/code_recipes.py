@@ -19,9 +19,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ...core.functions.calls.capture_errors import kind_name
-from ...core.functions.calls.parameters import read_parameters, signature_of
-from ...core.functions.calls.recipe import (
+from ...core.functions.capture_errors import kind_name
+from ...core.functions.parameters import read_parameters, signature_of
+from ...core.functions.recipe import (
     DEFAULTS,
     ImportedGradient,
     Options,
@@ -30,7 +30,7 @@ from ...core.functions.calls.recipe import (
     Recorded,
     library_of,
 )
-from ...core.rules.model.signature import name_of
+from ...core.rules.signature import name_of
 from ...core.trace.trace import Trace
 from ...errors import GradientError
 from ..capture.copies.run_or_import import run_written_in

@@ -17,10 +17,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ...core.functions.calls.arguments import owner_of
-from ...core.functions.calls.parameters import signature_of
-from ...core.functions.calls.recipe import CodeRecipe, Recorded
+from ...core.functions.arguments import owner_of
 from ...core.functions.function import Function
+from ...core.functions.parameters import signature_of
+from ...core.functions.recipe import CodeRecipe, Recorded
 from ...core.trace.trace import Trace, Value
 from ...errors import RuleTypeError
 from ..capture.copies.run_or_import import run_written_in

@@ -7,10 +7,10 @@ from typing import Any, overload
 
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import entry_points, in_use, load_backend
-from ...core.functions.calls.parameters import BoundFunction
-from ...core.functions.calls.recipe import CodeRecipe, Recipe
 from ...core.functions.capture import Capture, capture_options
 from ...core.functions.function import Function
+from ...core.functions.parameters import BoundFunction
+from ...core.functions.recipe import CodeRecipe, Recipe
 from ...core.support.params import P, R
 from ...errors import MultigradError, RuleTypeError, UnsupportedOp
 from .custom_gradient import function, refuse_rule

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from ...core.backend.contract import Backend
-from ...core.functions.calls.arguments import Layout, flatten, unwrap
-from ...core.functions.calls.capture_errors import NotCaptured
-from ...core.functions.calls.decision import LOWERED, SHOWN, Door, decide
-from ...core.functions.calls.recipe import Variant
+from ...core.functions.arguments import Layout, flatten, unwrap
+from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.captures import prove
+from ...core.functions.decision import LOWERED, SHOWN, Door, decide
 from ...core.functions.function import Function
+from ...core.functions.recipe import Variant
 from ...core.passes.facts import LIBRARY
 from ...core.support.threads import set_within
 from ...core.trace.trace import NeedsConcrete

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from ...core.backend.discovery import backend_of, load_backend
-from ...core.functions.calls.recipe import GraphSource, Recipe, Recorded, Variant
 from ...core.functions.capture import Capture
 from ...core.functions.function import Function
-from ...core.ir.types import FLOATS, dtype_name
-from ...core.rules.model.signature import name_of
-from ...core.support.tensors import Tensor
+from ...core.functions.recipe import GraphSource, Recipe, Recorded, Variant
+from ...core.ir.op import FLOATS, dtype_name
+from ...core.rules.signature import name_of
+from ...core.support.trees import Tensor
 from ...core.trace.coercion import lift_array
 from ...core.trace.trace import Trace
 from ...errors import DisprovedError, RuleTypeError, RuleValueError, suggest

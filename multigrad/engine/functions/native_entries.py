@@ -8,20 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core.backend.contract import Backend
-from ...core.functions.calls.arguments import Layout, positional_names
-from ...core.functions.calls.binding import Entry
-from ...core.functions.calls.decision import (
-    ORIGINAL,
-    SAME,
-    TRANSFORMED,
-    decide,
-    form_under_autocast,
-)
-from ...core.functions.calls.effect_records import callers_own, copied_all
-from ...core.functions.calls.recipe import Variant, is_original_on
+from ...core.functions.arguments import Layout, positional_names
+from ...core.functions.binding import Entry
+from ...core.functions.decision import ORIGINAL, SAME, TRANSFORMED, decide, form_under_autocast
 from ...core.functions.entries import Entries, numbers_in_list
-from ...core.trace.limits import AUTOCAST
+from ...core.functions.recipe import Variant, callers_own, copied_all, is_original_on
 from ...core.trace.random_keys import KeySource
+from ...core.trace.source import AUTOCAST
 from ...errors import TraceError
 from .calls.as_written import explain_fallback, no_original, refuse_elsewhere, run_as_it_is
 from .calls.library_dtypes import follow_casts, follow_weak

@@ -8,18 +8,17 @@ from contextlib import suppress
 from typing import Any
 
 from ...core import ops
-from ...core.functions.calls.binding import assemble, lift_leaf
-from ...core.functions.calls.capture_errors import NotCaptured
-from ...core.functions.calls.effect_records import check_apart
-from ...core.functions.calls.parameters import Completion
-from ...core.functions.calls.recipe import Recipe, Variant
+from ...core.functions.binding import assemble, lift_leaf
+from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.captures import Captures
+from ...core.functions.parameters import Completion
+from ...core.functions.recipe import Recipe, Variant, check_apart
 from ...core.ir.graph import Graph
 from ...core.ir.questions import crossing, note
+from ...core.lowering.derivatives import CustomCall, draw_in, record_call, replay
 from ...core.support.trees import optree
-from ...core.trace.derived.custom_calls import CustomCall, draw_in, record_call, replay
-from ...core.trace.limits import ORDERS
 from ...core.trace.random_keys import KeySource
+from ...core.trace.source import ORDERS
 from ...core.trace.trace import NeedsConcrete, Trace, Value
 from ..trace.assertions import is_caught
 from .calls.effects import put_notes, put_updates

@@ -13,14 +13,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...core.functions.calls.arguments import flatten, owner_of, replace_at
-from ...core.functions.calls.parameters import Completion
-from ...core.functions.calls.recipe import ImportedGradient, Recipe, Recorded
+from ...core.functions.arguments import flatten, owner_of, replace_at
 from ...core.functions.function import Function
-from ...core.ir.types import is_float
-from ...core.support.tensors import Tensor
-from ...core.support.trees import optree
-from ...core.trace.limits import NOTES
+from ...core.functions.parameters import Completion
+from ...core.functions.recipe import ImportedGradient, Recipe, Recorded
+from ...core.ir.op import is_float
+from ...core.support.trees import Tensor, optree
+from ...core.trace.source import NOTES
 from ...core.trace.trace import Trace
 from ..capture.user_code.object_state import FilledCopy, held_by, read_state
 from .object_function import STATE, HiddenTensors, refuse_updates, split_hidden

@@ -14,14 +14,13 @@ from typing import Any
 
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import FUNCTION_READERS
-from ...core.functions.calls.arguments import flatten, owner_of, unwrap
-from ...core.functions.calls.parameters import Completion, signature_of
-from ...core.functions.calls.recipe import Options, Recipe, Recorded, library_of
-from ...core.functions.fact_entries import MOST_ENTRIES
+from ...core.functions.arguments import flatten, owner_of, unwrap
+from ...core.functions.entries import MOST_ENTRIES
 from ...core.functions.function import Function
-from ...core.rules.model.signature import called_method, name_of
-from ...core.support.tensors import Tensor
-from ...core.support.trees import optree
+from ...core.functions.parameters import Completion, signature_of
+from ...core.functions.recipe import Options, Recipe, Recorded, library_of
+from ...core.rules.signature import called_method, name_of
+from ...core.support.trees import Tensor, optree
 from ...core.trace.random_keys import FREE
 from ...core.trace.trace import Trace, Value, copy_of
 from ...errors import FormatError, TraceError

@@ -18,12 +18,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...core.functions.calls.arguments import Layout
-from ...core.functions.calls.binding import Entry, Run
-from ...core.functions.calls.facts import gather_facts, watch_arguments
-from ...core.functions.calls.recipe import Variant
+from ...core.functions.arguments import Layout
+from ...core.functions.binding import Entry, Run
 from ...core.functions.captures import Captures
-from ...core.functions.fact_entries import EntriesByFacts
+from ...core.functions.entries import EntriesByFacts
+from ...core.functions.facts import gather_facts, watch_arguments
+from ...core.functions.recipe import Variant
 from ...core.ir.graph import Graph
 from ...core.lowering.function_graph import FunctionGraph
 from ...core.passes.simplify import constant, simplify, substitute

@@ -8,25 +8,18 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...core.backend.values import concrete_key, concrete_number
-from ...core.functions.calls.arguments import (
-    Forgotten,
-    Layout,
-    Leaf,
-    lay_out,
-    positional_names,
-    type_of,
-)
-from ...core.functions.calls.capture_errors import NotCaptured
-from ...core.functions.calls.decision import SAVED, decide
-from ...core.functions.calls.facts import first_tensor, places_of
-from ...core.functions.calls.parameters import Completion
-from ...core.functions.calls.recipe import Variant
+from ...core.functions.arguments import Forgotten, Layout, Leaf, lay_out, positional_names, type_of
+from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.captures import capture
+from ...core.functions.decision import SAVED, decide
+from ...core.functions.facts import first_tensor, places_of
 from ...core.functions.function import Function
+from ...core.functions.parameters import Completion
+from ...core.functions.recipe import Variant
 from ...core.ir.graph import ArrayValue, Graph, format_graph
-from ...core.ir.types import FLOATS, FLOATS_OF_16_BITS, T
+from ...core.ir.op import FLOATS, FLOATS_OF_16_BITS, T
 from ...core.lowering.function_graph import FunctionGraph
-from ...core.lowering.source import identifier
+from ...core.lowering.lower import identifier
 from ...core.passes.facts import GIVEN, LIBRARY, ON_NUMBERS
 from ...core.passes.residuals import drop_marks, mark_everywhere, without_kept
 from ...core.passes.simplify import rename_inputs, with_dtype

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...core.backend.emitted import Body
 from ...core.ir.graph import Node, Region, key_of_loop, walk
-from ...core.ir.types import is_float
+from ...core.ir.op import is_float
 from ...core.lowering.emit import Emission, Writer, emit_body
 from ...core.lowering.function_graph import FunctionGraph
 from ...core.passes.simplify import substitute

@@ -16,8 +16,7 @@ from ...core.ir.op import Attr, Op
 from ...core.ir.results import integer, kept, key, reshaped
 from ...core.ops.numerics import Array
 from ...core.ops.properties import length, linear
-from ...core.ops.result_shapes import places
-from ...core.ops.table import Cotangents, moved_by, op, zero
+from ...core.ops.table import Cotangents, moved_by, op, places, zero
 from ...errors import RuleValueError
 
 Names = tuple[str, ...] | None

@@ -19,13 +19,11 @@ from typing import Any
 import numpy as np
 
 from ...core.ir.attributes import are_integers, flag
-from ...core.ir.op import Attr
+from ...core.ir.op import INT64, UNKNOWN, Attr, Type
 from ...core.ir.results import kept, need_tensors
-from ...core.ir.types import INT64, UNKNOWN, Type
 from ...core.ops.numerics import Array, from_scipy, widened, wider
 from ...core.ops.properties import linear
-from ...core.ops.result_shapes import Shape
-from ...core.ops.table import Cotangents, op, zero
+from ...core.ops.table import Cotangents, Shape, op, zero
 from .linalg import mark_infinities, of_matrices, of_matrix, square
 from .orders import with_matrices
 

@@ -13,15 +13,23 @@ import numpy as np
 
 from ...core.ir.attributes import AXIS, HALVES, NEW_AXIS, are_integers, is_count, number
 from ...core.ir.graph import Node, make_node
-from ...core.ir.op import Attr, Op
+from ...core.ir.op import Attr, Op, Type
 from ...core.ir.results import overwritten, reshaped, shaped_like_second
-from ...core.ir.types import Type
 from ...core.ops import selection
 from ...core.ops.numerics import Array, widened
 from ...core.ops.properties import added, filled_with_zero, in_first, linear
-from ...core.ops.result_shapes import Shape, ShapeRule, halved, in_place_of, places
 from ...core.ops.shapes import rearrangement, shaped
-from ...core.ops.table import Composed, Cotangents, moved_by, op
+from ...core.ops.table import (
+    Composed,
+    Cotangents,
+    Shape,
+    ShapeRule,
+    halved,
+    in_place_of,
+    moved_by,
+    op,
+    places,
+)
 from ...errors import PlaceError
 
 

@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 
 from ...core.ir.attributes import AXIS, flag
-from ...core.ir.op import Op
+from ...core.ir.op import INT64, INTEGERS, UNKNOWN, Op, Type, reduce_shape
 from ...core.ir.results import need_tensors
-from ...core.ir.types import INT64, INTEGERS, UNKNOWN, Type, reduce_shape
 from ...core.ops.numerics import Array, wider
 from ...core.ops.properties import in_first, multiplied
-from ...core.ops.result_shapes import Shape, first, in_place_of, reduced
-from ...core.ops.table import Composed, moved_by, op, zero
+from ...core.ops.table import Composed, Shape, first, in_place_of, moved_by, op, reduced, zero
 from ...errors import PlaceError
 from .indexing import fitted, put_back
 from .ordering import AXIS_OR_NONE, lifted, order

@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 
 from ...core.ir.attributes import flag, number
-from ...core.ir.op import Op
+from ...core.ir.op import Op, Type, reduce_shape
 from ...core.ir.results import kept, need_tensors, reshaped
-from ...core.ir.types import Type, reduce_shape
 from ...core.ops.numerics import Array, widened
 from ...core.ops.properties import in_last, multiplied
-from ...core.ops.result_shapes import Shape
-from ...core.ops.table import Cotangents, op, zero
+from ...core.ops.table import Cotangents, Shape, op, zero
 
 
 def of_matrices(name: str, args: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:

@@ -15,14 +15,12 @@ from typing import Any
 import numpy as np
 
 from ...core.ir.attributes import AXES, AXIS, count, flag, is_axis, is_number
-from ...core.ir.op import Attr, Op
+from ...core.ir.op import BOOL, INT64, Attr, Op, Type
 from ...core.ir.results import kept, need_tensors, reduced
-from ...core.ir.types import BOOL, INT64, Type
 from ...core.ops.numerics import Array, Axis, widened, wider
 from ...core.ops.properties import FALLING, REALS, in_first, linear
 from ...core.ops.reductions import reduction, spread
-from ...core.ops.result_shapes import Shape, broadcast, first
-from ...core.ops.table import Composed, Cotangents, moved_by, op, zero
+from ...core.ops.table import Composed, Cotangents, Shape, broadcast, first, moved_by, op, zero
 
 AXIS_OR_NONE = Attr(is_axis, (), None, "int | None", "axis_or_none")
 

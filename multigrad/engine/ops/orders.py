@@ -10,9 +10,8 @@ from ...core.ir.attributes import AXES, are_integers, is_axis, optional
 from ...core.ir.op import REQUIRED, Attr, Op
 from ...core.ir.results import kept
 from ...core.ops.numerics import Array
-from ...core.ops.result_shapes import Shape
 from ...core.ops.shapes import rearrangement
-from ...core.ops.table import Cotangents, moved_by
+from ...core.ops.table import Cotangents, Shape, moved_by
 
 MOVED = Attr(is_axis, (), REQUIRED, "Any", "axes_of")
 PLACES = Attr(optional(are_integers))

@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 
 from ...core.ir.attributes import are_integers, is_count
-from ...core.ir.op import Attr
+from ...core.ir.op import Attr, Type
 from ...core.ir.results import need_tensors, reshaped, shaped_like_second
-from ...core.ir.types import Type
 from ...core.ops.numerics import Array, wider
 from ...core.ops.properties import in_first, in_one, multiplied
-from ...core.ops.result_shapes import Shape, summed_to
 from ...core.ops.shapes import sum_to
-from ...core.ops.table import Cotangents, moved_by, op
+from ...core.ops.table import Cotangents, Shape, moved_by, op, summed_to
 from .indexing import fitted, put_back
 
 

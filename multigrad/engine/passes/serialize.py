@@ -30,8 +30,7 @@ from ...core.ir.graph import (
     make_node,
     regions_of,
 )
-from ...core.ir.op import Op
-from ...core.ir.types import (
+from ...core.ir.op import (
     BOOL_SCALAR,
     DTYPES,
     FLOAT_SCALAR,
@@ -40,6 +39,7 @@ from ...core.ir.types import (
     KEY,
     SCALAR_SHAPE,
     UNKNOWN,
+    Op,
     T,
     Type,
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...core import ops
 from ...core.ir.graph import ArrayValue, Graph, Node, regions_in
-from ...core.ir.types import BOOL, DTYPES, FLOAT8, INTEGERS, SMALL, T
+from ...core.ir.op import BOOL, DTYPES, FLOAT8, INTEGERS, SMALL, T
 from ...errors import MultigradError
 
 Check = Callable[[Node, Graph], str | None]

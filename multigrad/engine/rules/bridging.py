@@ -15,25 +15,18 @@ import numpy as np
 
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import backend_of, load_backend
-from ...core.functions.calls.arguments import (
-    Layout,
-    flatten,
-    one_backend,
-    owner_of,
-    replace_at,
-    unwrap,
-)
-from ...core.functions.calls.binding import assemble
-from ...core.functions.calls.capture_errors import NotCaptured
-from ...core.functions.calls.decision import ELSEWHERE
-from ...core.functions.calls.recipe import Variant
+from ...core.functions.arguments import Layout, flatten, one_backend, owner_of, replace_at, unwrap
+from ...core.functions.binding import assemble
+from ...core.functions.capture_errors import NotCaptured
+from ...core.functions.decision import ELSEWHERE
 from ...core.functions.function import Function
+from ...core.functions.recipe import Variant
 from ...core.lowering.checks import find_lacking, refuse_lacking
 from ...core.lowering.forwards import Forward
 from ...core.lowering.lower import lower_graphs
 from ...core.rules.activation import without_rule
+from ...core.rules.activation_function import put_under
 from ...core.rules.context import RuleInForce
-from ...core.rules.model.activation_function import put_under
 from ...core.rules.vjp import vjp_leaves
 from ...core.support.threads import build_once, make_lock
 from ...core.support.trees import optree

@@ -16,12 +16,12 @@ from ...core.backend.contract import Backend
 from ...core.backend.discovery import backend_among, backend_of
 from ...core.backend.values import concrete_number, key_for
 from ...core.functions.function import Function
-from ...core.ir.types import FLOATS, dtype_name
+from ...core.ir.op import FLOATS, dtype_name
 from ...core.rules import registry
 from ...core.rules.context import CURRENT, EMPTY, RuleInForce, apply_now
-from ...core.rules.model.lookup import unknown_keyword_error, with_choices
-from ...core.rules.model.rule import Rule
-from ...core.rules.model.rule_application import apply_rule, apply_to_many
+from ...core.rules.lookup import unknown_keyword_error, with_choices
+from ...core.rules.rule import Rule
+from ...core.rules.rule_application import apply_rule, apply_to_many
 from ...core.support.params import Axes, Key, Over, read_params
 from ...core.support.trees import optree
 from ...core.trace.lookups import Lookup, names_in, note_lookup, reading

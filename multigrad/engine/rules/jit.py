@@ -24,7 +24,7 @@ from ...core.functions.function import Function
 from ...core.rules import registry
 from ...core.rules.activation import Activation
 from ...core.rules.context import CURRENT, ActiveRules, RuleInForce, in_force
-from ...core.rules.model.rule_in_force import value_token
+from ...core.rules.rule_in_force import value_token
 from ...core.support.params import P, R
 from ...core.support.threads import SERIALS
 from ...core.trace.active_rules import Moving, alive

@@ -9,10 +9,10 @@ import numpy as np
 
 from ...core.backend.contract import Backend
 from ...core.backend.values import is_float_tensor
-from ...core.functions.calls.arguments import flatten, unwrap
-from ...core.functions.calls.binding import assemble
-from ...core.functions.calls.capture_errors import NotCaptured
-from ...core.functions.calls.decision import PUSHED
+from ...core.functions.arguments import flatten, unwrap
+from ...core.functions.binding import assemble
+from ...core.functions.capture_errors import NotCaptured
+from ...core.functions.decision import PUSHED
 from ...core.rules.vjp import (
     as_function,
     as_that_of,

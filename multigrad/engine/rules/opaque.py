@@ -15,22 +15,15 @@ import numpy as np
 
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import load_backend
-from ...core.functions.calls.arguments import Layout, replace_at
-from ...core.functions.calls.capture_errors import NotCaptured
-from ...core.functions.calls.gradients import match_gradients
-from ...core.functions.calls.parameters import signature_of
-from ...core.functions.calls.recipe import (
-    GraphSource,
-    OpaqueCalls,
-    Options,
-    Recipe,
-    Recorded,
-    Variant,
-)
+from ...core.functions.arguments import Layout, replace_at
+from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.function import Function
-from ...core.ir.types import FLOATS, dtype_name
+from ...core.functions.gradients import match_gradients
+from ...core.functions.parameters import signature_of
+from ...core.functions.recipe import GraphSource, OpaqueCalls, Options, Recipe, Recorded, Variant
+from ...core.ir.op import FLOATS, dtype_name
 from ...core.ops.numerics import as_numpy_dtype
-from ...core.rules.model.signature import name_of, refuse_class
+from ...core.rules.signature import name_of, refuse_class
 from ...core.support.trees import optree
 from ...errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
 from ..backend.guest import Kind, kind_of

@@ -22,16 +22,16 @@ import numpy as np
 from ...core import ops
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import load_backend
-from ...core.functions.calls.arguments import flatten
-from ...core.functions.calls.facts import fixed_shapes, shape_under
+from ...core.functions.arguments import flatten
+from ...core.functions.facts import fixed_shapes, shape_under
 from ...core.functions.function import Function
 from ...core.ir.attributes import is_number
-from ...core.ir.types import DTYPES, FLOATS
+from ...core.ir.op import DTYPES, FLOATS
 from ...core.ops.numerics import as_numpy_dtype
-from ...core.rules.model import rule_names
-from ...core.rules.model.rule import Rule
-from ...core.rules.model.signature import REQUIRED
+from ...core.rules import rule_names
 from ...core.rules.registry import resolve
+from ...core.rules.rule import Rule
+from ...core.rules.signature import REQUIRED
 from ...core.rules.vjp import vjp_leaves
 from ...core.support.tracebacks import level_of_user
 from ...errors import FormatError, MultigradError, RuleError

@@ -13,17 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from ...core.functions.calls.capture_errors import NotCaptured
-from ...core.functions.calls.decision import TRANSPOSED
-from ...core.functions.calls.recipe import Options, Recipe, Recorded
+from ...core.functions.capture_errors import NotCaptured
+from ...core.functions.decision import TRANSPOSED
 from ...core.functions.function import Function
+from ...core.functions.recipe import Options, Recipe, Recorded
 from ...core.ir.graph import Graph, freeze
-from ...core.ir.types import T
+from ...core.ir.op import T
+from ...core.lowering.derivatives import find_nonlinear, pullbacks, replay
 from ...core.rules.vjp import as_function, open_inputs
 from ...core.support.trees import optree
 from ...core.trace.coercion import array_node
-from ...core.trace.derived.custom_calls import replay
-from ...core.trace.derived.derivatives import find_nonlinear, pullbacks
 from ...core.trace.trace import Trace, Value
 from ...core.trace.xp import all as xp
 from ...errors import RuleTypeError, RuleValueError, UnsupportedOp

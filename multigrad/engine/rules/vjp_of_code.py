@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...core.backend.contract import Backend
-from ...core.functions.calls.arguments import Layout, owner_of
-from ...core.functions.calls.binding import Entry, Run
-from ...core.functions.calls.gradients import match_gradients
+from ...core.functions.arguments import Layout, owner_of
+from ...core.functions.binding import Entry, Run
 from ...core.functions.function import Function
+from ...core.functions.gradients import match_gradients
 from ...core.rules.vjp import COTANGENT, as_that_of, zeros_if_none
 from ...core.support.trees import optree
 from ...core.trace.lookups import look_up

@@ -21,8 +21,7 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
-from ...core.trace.limits import ASSERTIONS, Assumption
-from ...core.trace.source import ENTRANCES, OWN
+from ...core.trace.source import ASSERTIONS, ENTRANCES, OWN, Assumption
 
 # --- assertions, by the bytecode that follows a test ----------------------------------------------
 MOST_INSTRUCTIONS = 400  # of a branch that ends in `raise`

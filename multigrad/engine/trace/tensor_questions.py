@@ -6,9 +6,9 @@ from typing import Any
 
 from ...core import ops
 from ...core.ir.graph import walk
-from ...core.ir.types import is_float
+from ...core.ir.op import is_float
 from ...core.trace.coercion import NeedsConcrete
-from ...core.trace.limits import SPARSE
+from ...core.trace.source import SPARSE
 
 
 def gradient_of(value: Any) -> bool:

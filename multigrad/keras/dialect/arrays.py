@@ -16,7 +16,7 @@ from typing import Any
 import keras
 
 from multigrad.core import ops
-from multigrad.core.ir.types import BOOL, FLOATS, FLOATS_OF_16_BITS, INT64, WHOLE, T
+from multigrad.core.ir.op import BOOL, FLOATS, FLOATS_OF_16_BITS, INT64, WHOLE, T
 from multigrad.core.trace.trace import Value, cast, copy_of
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.dialects import numpy as numpy_dialect

@@ -21,7 +21,7 @@ import keras
 from keras.src.backend.common.masking import get_keras_mask
 from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
 
-from multigrad.core.ir.types import FLOATS, FLOATS_OF_16_BITS, INT32, WHOLE, T, is_float
+from multigrad.core.ir.op import FLOATS, FLOATS_OF_16_BITS, INT32, WHOLE, T, is_float
 from multigrad.core.support.trees import optree
 from multigrad.core.trace.trace import Trace, Value, cast, dtype_name
 from multigrad.core.trace.xp import all as xp

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.functions.calls.parameters import told_arguments
+from ...core.functions.parameters import told_arguments
 from ...core.support.lazy_modules import module_hooks
 from ...core.trace.xp import all as xp
 from ...engine.functions.custom_gradient import function

@@ -13,9 +13,9 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from ...core.functions.calls.parameters import told_arguments
-from ...core.rules.model.rule import Rule
+from ...core.functions.parameters import told_arguments
 from ...core.rules.registry import get
+from ...core.rules.rule import Rule
 from ...core.support.lazy_modules import module_hooks
 from ...core.support.pickles import pickled
 from ...errors import RuleTypeError, RuleValueError, suggest

@@ -17,9 +17,9 @@ import numpy as np
 
 from ...core.functions.function import Function
 from ...core.ir.op import Op
+from ...core.lowering.derivatives import accumulate_all
 from ...core.ops import activations
-from ...core.rules.model.rule import Rule
-from ...core.trace.derived.derivatives import accumulate_all
+from ...core.rules.rule import Rule
 from ...core.trace.xp import all as xp
 from ...core.trace.xp.transposes import conv_left
 from ...errors import RuleTypeError, RuleValueError

@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...core.functions.calls.parameters import told_arguments
 from ...core.functions.function import Function
+from ...core.functions.parameters import told_arguments
 from ...core.support.pickles import pickled
 from ...core.trace.xp import all as xp
 from ...engine.functions.custom_gradient import custom_gradient

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.core.functions.calls.arguments import lay_out
+from multigrad.core.functions.arguments import lay_out
 from multigrad.core.functions.captures import capture
 from multigrad.core.ir.graph import Graph
 

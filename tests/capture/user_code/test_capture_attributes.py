@@ -11,7 +11,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.core.backend.discovery import load_backend
-from multigrad.core.ir.types import INPUT
+from multigrad.core.ir.op import INPUT
 from multigrad.core.trace.trace import NeedsConcrete, Trace
 from multigrad.engine.capture.dialect import find_dialect, load_dialects
 from multigrad.engine.capture.symbols import get_attribute

@@ -16,7 +16,7 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 from multigrad.core.ir.graph import Graph
-from multigrad.core.ir.types import INPUT
+from multigrad.core.ir.op import INPUT
 from multigrad.core.trace.trace import Trace
 from multigrad.engine.capture.copies.witness import numbers_from_elsewhere
 

@@ -15,8 +15,8 @@ import pytest
 import multigrad as xg
 from multigrad.core import ops
 from multigrad.core.backend.discovery import load_backend
+from multigrad.core.ir.op import BOOL, FLOAT8, FLOATS, INT32
 from multigrad.core.ir.results import PER_ELEMENT
-from multigrad.core.ir.types import BOOL, FLOAT8, FLOATS, INT32
 from multigrad.errors import UnsupportedOp
 
 from .vectors import name_of, read_document
@@ -82,7 +82,7 @@ def test_every_rule_and_elementwise_op_has_exact_vectors(name: str) -> None:
 
 
 def test_an_op_that_a_backend_lacks_is_named_with_the_reason() -> None:
-    from multigrad.core.lowering.source import emit_rule
+    from multigrad.core.lowering.lower import emit_rule
 
     def smooth(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return grad_out * xg.xp.erf(tin)

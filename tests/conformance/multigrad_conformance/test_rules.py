@@ -17,7 +17,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.core.backend.values import read_key
-from multigrad.core.ir.types import INTEGERS
+from multigrad.core.ir.op import INTEGERS
 from multigrad.engine.backend.differences import ALL, KINDS
 
 from .differences import flushes, kept, unsettled

@@ -14,7 +14,7 @@ import multigrad as xg
 from multigrad.core.backend.discovery import backend_of
 from multigrad.core.lowering.forwards import find_forward
 from multigrad.core.lowering.lower import lower_graphs
-from multigrad.core.rules.model.activation_function import graphs_under
+from multigrad.core.rules.activation_function import graphs_under
 from multigrad.core.rules.registry import resolve
 from multigrad.errors import BackendNotFound, GradientError, UnsupportedOp
 

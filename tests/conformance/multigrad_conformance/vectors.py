@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from multigrad.core.rules import registry
-from multigrad.core.rules.model.rule import Rule
+from multigrad.core.rules.rule import Rule
 from multigrad.errors import MultigradError, suggest
 from multigrad.estimators.declared import Estimator, catalogue
 

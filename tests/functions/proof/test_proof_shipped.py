@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.core.functions.proof import shipped
+from multigrad.core.functions import proof as shipped
 from multigrad.core.rules.library import surrogate
 
 X = np.array([-0.5, 0.25, 2.0])

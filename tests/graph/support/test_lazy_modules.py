@@ -11,7 +11,6 @@ import pytest
 
 import multigrad as xg
 from multigrad import backend
-from multigrad.core.rules import model
 
 from ...harness.hidden import python
 
@@ -33,7 +32,7 @@ def test_an_alias_runs_as_a_program() -> None:
     assert xg.__version__ in python("-m", "multigrad.cli", "--version")
 
 
-@pytest.mark.parametrize("package", [backend, model])
+@pytest.mark.parametrize("package", [backend])
 def test_type_checkers_see_the_names_that_load_on_first_use(package: ModuleType) -> None:
     (choice,) = (x for x in ast.parse(inspect.getsource(package)).body if isinstance(x, ast.If))
     declared = {

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.core.rules.model.rule_names import FILES
+from multigrad.core.rules.rule_names import FILES
 from pages import same_names
 
 from ...harness import commands

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from multigrad.core.ir.graph import Graph
-from multigrad.core.rules.model.rule import Rule
 from multigrad.core.rules.registry import get, rules
+from multigrad.core.rules.rule import Rule
 from multigrad.core.support.params import Range
 from multigrad.core.trace.trace import NeedsConcrete
 from multigrad.engine.functions.known_forms import capture_example

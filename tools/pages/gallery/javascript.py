@@ -15,8 +15,7 @@ from typing import Any
 
 from multigrad.core import ops
 from multigrad.core.ir.graph import Graph, Node
-from multigrad.core.ir.op import Op
-from multigrad.core.ir.types import BOOL, WHOLE
+from multigrad.core.ir.op import BOOL, WHOLE, Op
 from multigrad.errors import UnsupportedOp
 
 RUNTIME = Path(__file__).with_name("runtime.js")

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from multigrad.core.backend.contract import Group
-from multigrad.core.support.provided import provided
+from multigrad.core.support.lazy_modules import provided
 
 from .. import versions
 

@@ -21,7 +21,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import ad, batching, mlir
 
 from multigrad.core.backend.emitted import tuple_of
-from multigrad.core.support.provided import NEEDS_ENGINE, provided
+from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
 from multigrad.errors import GradientError, UnsupportedOp
 
 from ..kernels import random

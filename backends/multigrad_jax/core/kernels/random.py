@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 
 from multigrad.core import random as core
-from multigrad.core.support.provided import NEEDS_ENGINE, provided
+from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
 from multigrad.errors import RuleError, RuleValueError
 
 from ..versions import take_current_trace

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.eager.forwardprop_util import pack_tangents
 from tensorflow.python.ops.parallel_for import control_flow_ops, pfor
 
-from multigrad.core.ir.types import is_float
+from multigrad.core.ir.op import is_float
 from multigrad.errors import GradientError
 
 if TYPE_CHECKING:

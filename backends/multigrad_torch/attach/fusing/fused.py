@@ -19,7 +19,7 @@ from torch.autograd import Function
 from multigrad.core import ops
 from multigrad.core.backend.rows import disabled
 from multigrad.core.ir.graph import Graph, Node
-from multigrad.core.ir.types import BOOL, T
+from multigrad.core.ir.op import BOOL, T
 from multigrad.core.lowering.emit import apply_patterns
 from multigrad.core.lowering.function_graph import PACK, without_packing
 from multigrad.core.passes.simplify import substitute

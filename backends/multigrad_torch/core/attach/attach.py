@@ -25,9 +25,9 @@ from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd import Function, forward_ad
 
 from multigrad.core.backend.emitted import find_like
+from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
 from multigrad.core.support.params import in_process
-from multigrad.core.support.provided import NEEDS_ENGINE, provided
-from multigrad.core.trace.limits import FORWARD_MODE, ORDERS
+from multigrad.core.trace.source import FORWARD_MODE, ORDERS
 from multigrad.errors import GradientError, UnsupportedOp, as_class
 
 from .. import dynamo

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from multigrad.core.backend.emitted import tuple_of
-from multigrad.core.ir.types import is_float
+from multigrad.core.ir.op import is_float
 
 if TYPE_CHECKING:
     from multigrad.backend import Body, Code, Emitted

@@ -21,12 +21,12 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.core.backend.discovery import load_backend
-from multigrad.core.functions.calls.capture_errors import NotCaptured
-from multigrad.core.functions.calls.recipe import Variant
+from multigrad.core.functions.capture_errors import NotCaptured
 from multigrad.core.functions.function import Function
+from multigrad.core.functions.recipe import Variant
 from multigrad.core.rules.activation import Activation, without_rule
+from multigrad.core.rules.activation_function import forward_on, put_under
 from multigrad.core.rules.context import RuleInForce
-from multigrad.core.rules.model.activation_function import forward_on, put_under
 from multigrad.core.trace.active_rules import Moving, settle
 from multigrad.errors import MultigradError, UnsupportedOp
 

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.core.backend.discovery import load_backend
-from multigrad.core.functions.calls.facts import SOME_LENGTH
+from multigrad.core.functions.facts import SOME_LENGTH
 from multigrad.core.trace.random_keys import KeySource
 from multigrad.errors import MultigradError
 

@@ -21,14 +21,13 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.core.backend.discovery import load_backend
-from multigrad.core.functions.calls.arguments import Layout, flatten
-from multigrad.core.functions.calls.facts import first_tensor, gather_facts, places_of
-from multigrad.core.functions.calls.recipe import Variant
+from multigrad.core.functions.arguments import Layout, flatten
+from multigrad.core.functions.facts import first_tensor, gather_facts, places_of
 from multigrad.core.functions.function import Function
-from multigrad.core.ir.types import T
-from multigrad.core.lowering.lower import lower_graphs
-from multigrad.core.lowering.source import compile_source
-from multigrad.core.support.provided import NEEDS_ENGINE, provided
+from multigrad.core.functions.recipe import Variant
+from multigrad.core.ir.op import T
+from multigrad.core.lowering.lower import compile_source, lower_graphs
+from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
 from multigrad.core.trace.trace import NeedsConcrete
 from multigrad.errors import UnsupportedOp
 

@@ -17,13 +17,13 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.core.functions.calls.capture_errors import NotCaptured
+from multigrad.core.functions.capture_errors import NotCaptured
 from multigrad.core.functions.function import Function, by_identifier
 from multigrad.core.rules.activation import Activation, activation, by_key
+from multigrad.core.rules.activation_function import forward_by_key, put_under
 from multigrad.core.rules.context import RuleInForce
-from multigrad.core.rules.model.activation_function import forward_by_key, put_under
 from multigrad.core.rules.registry import get
-from multigrad.core.support.provided import NEEDS_ENGINE, provided
+from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
 from multigrad.errors import UnsupportedOp
 
 from .. import dynamo

@@ -32,9 +32,8 @@ from multigrad.core.backend.rows import (
     taking,
 )
 from multigrad.core.ir.graph import Node, make_node
-from multigrad.core.ir.op import Op
+from multigrad.core.ir.op import FLOAT_SCALAR, UNKNOWN, Op, Type
 from multigrad.core.ir.results import elementwise
-from multigrad.core.ir.types import FLOAT_SCALAR, UNKNOWN, Type
 from multigrad.core.support.lazy_modules import late_function, late_value
 
 from ..state import scalar

@@ -13,9 +13,8 @@ import torch
 from multigrad.core import ops
 from multigrad.core.backend.rows import Pattern, is_number, is_tensor, is_zero, kernel, taking
 from multigrad.core.ir.graph import Node, make_node
-from multigrad.core.ir.op import Op
+from multigrad.core.ir.op import BOOL, INPUT_SHAPE, SCALAR_SHAPE, Op, T
 from multigrad.core.ir.results import chosen, compared, elementwise
-from multigrad.core.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, T
 
 from ..state import count_modes, scalar, tracing_state, transforms_active
 from .elementwise import fitting

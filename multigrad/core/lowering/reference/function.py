@@ -13,7 +13,7 @@ from ....errors import UnsupportedOp
 from ... import random
 from ...backend.emitted import Emitted, find_like
 from ...backend.rows import enabled
-from ...ir.types import T, Type
+from ...ir.op import T, Type
 from .kernels import MANY, by_blocks
 
 Array = Any

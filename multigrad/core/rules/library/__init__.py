@@ -1,3 +1,3 @@
 """The rule library, one file per family; importing a file registers its rules, which
-`rules/model/rule_names.py` lists.
+`rules/rule_names.py` lists.
 """

@@ -13,10 +13,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from ...support.tensors import Tensor
+from ...support.trees import Tensor
 from ...trace.xp import all as xp
-from ..model.rule import Rule
 from ..registry import register
+from ..rule import Rule
 
 Number = Any
 Curve = TypeVar("Curve", bound=Callable[..., Tensor])

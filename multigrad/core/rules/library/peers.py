@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...support.tensors import Tensor
+from ...support.trees import Tensor
 from ...trace.xp import all as xp
 from ..registry import register
 from . import curves, transforms

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from ....errors import RuleValueError
-from ...support.tensors import Tensor
+from ...support.trees import Tensor
 from ...trace.xp import all as xp
 from ..registry import register
 from . import curves, transforms

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...support.tensors import Tensor
+from ...support.trees import Tensor
 from ...trace.xp import all as xp
 from ..registry import register
 

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...ops import CORE_OPS
-from ...support.provided import NEEDS_ENGINE, provided
+from ...support.lazy_modules import NEEDS_ENGINE, provided
 from . import arrays as xp_arrays
 from . import ops as xp_ops
 from . import transposes as xp_transposes

@@ -14,7 +14,7 @@ from ....errors import RuleError
 from ... import ops
 from ...backend.discovery import backend_of
 from ...backend.values import key_for, key_pair
-from ...ir.types import BOOL, WHOLE, T
+from ...ir.op import BOOL, WHOLE, T
 from ...passes.simplify import constant
 from ...random import REPLAYED, key_from_int
 from ..axes import Axis, axes_of, known_shape

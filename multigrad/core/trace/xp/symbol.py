@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ...ir.types import INPUT_SHAPE, SCALAR_SHAPE, keeps_rank
+from ...ir.op import INPUT_SHAPE, SCALAR_SHAPE, keeps_rank
 from ...passes.facts import needed_shapes, shape_fact
 from ..axes import known_shape
 from ..coercion import NeedsConcrete

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.ir.types import BOOL, FLOAT8, FLOATS, INT32, INT64, SMALL, WHOLE, T
+from ....core.ir.op import BOOL, FLOAT8, FLOATS, INT32, INT64, SMALL, WHOLE, T
 from ....core.support.lazy_modules import missing_name_error
 from ....core.trace.trace import NeedsConcrete, dtype_name
 from ....core.trace.xp import all as xp

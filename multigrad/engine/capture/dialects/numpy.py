@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.ir.types import BOOL, WHOLE
+from ....core.ir.op import BOOL, WHOLE
 from ....core.ops.numerics import as_numpy_dtype
 from ....core.trace import trace
 from ....core.trace.trace import Value

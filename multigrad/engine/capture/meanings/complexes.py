@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.trace.derived.custom_calls import route_gradient
+from ....core.lowering.derivatives import route_gradient
 from ....core.trace.python_protocols import Pair
 from ....core.trace.trace import is_symbolic_tensor
 from ....core.trace.xp import all as xp

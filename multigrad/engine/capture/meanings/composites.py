@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ....core import ops
-from ....core.ir.types import BOOL, INT32, WHOLE, is_float
+from ....core.ir.op import BOOL, INT32, WHOLE, is_float
 from ....core.trace.trace import Value, apply, cast, copy_of
 from ....core.trace.xp import all as xp
 from ..symbols import own_dtype

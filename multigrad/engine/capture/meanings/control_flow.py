@@ -23,7 +23,7 @@ import numpy as np
 from ....core import ops
 from ....core.backend.discovery import backend_among
 from ....core.ir.graph import Graph, Node, Region, dependents, walk
-from ....core.ir.types import (
+from ....core.ir.op import (
     FLOATS,
     INPUT_SHAPE,
     INT32,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ....core.ir.graph import freeze
-from ....core.ir.types import BOOL, FLOATS, WHOLE, T
+from ....core.ir.op import BOOL, FLOATS, WHOLE, T
 from ....core.passes.facts import BUFFERS
 from ....core.trace.coercion import array_node, is_exact
 from ....core.trace.trace import (

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.ir.types import INT64
+from ....core.ir.op import INT64
 from ....core.trace.trace import cast, lift
 from ....core.trace.xp import all as xp
 from .parts import cut, length, padded, rank, shape_of

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.ir.types import INT32, T
+from ....core.ir.op import INT32, T
 from ....core.trace.xp import all as xp
 from ....core.trace.xp import transposes
 from ..symbols import in_dtype

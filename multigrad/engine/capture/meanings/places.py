@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from ....core import ops
-from ....core.ir.types import BOOL, INPUT_SHAPE, INT64, SCALAR_SHAPE, WHOLE, T, is_float
+from ....core.ir.op import BOOL, INPUT_SHAPE, INT64, SCALAR_SHAPE, WHOLE, T, is_float
+from ....core.lowering.derivatives import route_gradient
 from ....core.trace.axes import known_shape
 from ....core.trace.coercion import is_exact
-from ....core.trace.derived.custom_calls import route_gradient
 from ....core.trace.trace import Value, cast, cast_node, dtype_name, lift
 from ....core.trace.xp import all as xp
 from ....core.trace.xp import transposes

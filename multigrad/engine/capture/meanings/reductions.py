@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from ....core.ir.types import BOOL, FLOATS, T, dtype_name
+from ....core.ir.op import BOOL, FLOATS, T, dtype_name
 from ....core.trace import trace
 from ....core.trace.trace import NeedsConcrete
 from ....core.trace.xp import all as xp

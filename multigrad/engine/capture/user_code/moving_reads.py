@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ....core.ir.types import FLOAT_SCALAR
+from ....core.ir.op import FLOAT_SCALAR
 from ....core.trace.lookups import READ
 from .paths import STARTS, Find, cell_of, global_of
 from .read_checks import write_find

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ....core.backend.discovery import backend_of
-from ....core.ir.types import BOOL, FLOATS, WHOLE, dtype_name
+from ....core.ir.op import BOOL, FLOATS, WHOLE, dtype_name
 from ....core.trace.identity import Same, attributes_of, is_plain, value_key
 from ....core.trace.trace import Trace, Value
 from ....errors import BackendNotFound, RuleTypeError

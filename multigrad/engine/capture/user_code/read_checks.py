@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType, MemberDescriptorType, ModuleType, NoneType
 from typing import Any
 
-from ....core.lowering.source import compile_source
+from ....core.lowering.lower import compile_source
 from ....core.trace.lookups import JIT_TRACE, READING
 from ....core.trace.random_keys import KeySource
 from .paths import MISSING, POSITIVE, TAKES, Find, Open, Path, token_of

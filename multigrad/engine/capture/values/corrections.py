@@ -17,9 +17,8 @@ from typing import Any
 
 from ....core import ops
 from ....core.ir.graph import Node
-from ....core.ir.op import Op
+from ....core.ir.op import BOOL, FLOATS, WHOLE, Op, T
 from ....core.ir.results import PER_ELEMENT
-from ....core.ir.types import BOOL, FLOATS, WHOLE, T
 from ....core.trace.trace import NeedsConcrete, Trace, Value
 from ....core.trace.xp import all as xp
 from ..meanings.places import Extremes

@@ -23,8 +23,8 @@ import numpy as np
 import optree
 
 from ....core.ir.graph import MOST_ELEMENTS, Node
+from ....core.ir.op import BOOL, SCALAR_SHAPE, UNKNOWN, T, is_float
 from ....core.ir.results import PER_ELEMENT
-from ....core.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, T, is_float
 from ....core.passes.memory import COPY
 from ....core.trace.axes import known_shape
 from ....core.trace.trace import NeedsConcrete, Value, cast, lift

@@ -29,8 +29,7 @@ import numpy as np
 from ....core import ops
 from ....core.backend.discovery import backend_of
 from ....core.ir.graph import Node
-from ....core.ir.op import Op
-from ....core.ir.types import (
+from ....core.ir.op import (
     BOOL,
     DTYPES,
     FLOATS,
@@ -38,15 +37,16 @@ from ....core.ir.types import (
     INPUT_SHAPE,
     INT32,
     WHOLE,
+    Op,
     T,
     dtype_name,
 )
 from ....core.passes.facts import LIBRARY, ON_NUMBERS, needed_rank
 from ....core.trace.axes import known_shape
 from ....core.trace.coercion import cast_node
-from ....core.trace.limits import AUTOCAST
 from ....core.trace.lookups import note
 from ....core.trace.source import (
+    AUTOCAST,
     OF_CODE,
     OF_TENSORS,
     TENSORS,

@@ -23,7 +23,7 @@ from typing import Any
 from ....core import ops
 from ....core.ir import results
 from ....core.ir.graph import Graph, Node, make_node
-from ....core.ir.types import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Shape, is_float, keeps_rank
+from ....core.ir.op import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Shape, is_float, keeps_rank
 from ....core.passes.memory import COPY, OWN, in_memory, may_share
 from ....core.passes.residuals import KEPT, mark_output
 from ....core.passes.simplify import simplify

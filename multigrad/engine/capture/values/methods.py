@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....core.ir.types import BOOL, INT32, INT64, is_float
+from ....core.ir.op import BOOL, INT32, INT64, is_float
 from ....core.trace import trace
 from ....core.trace.coercion import is_exact
 from ....core.trace.trace import NeedsConcrete, Value, copy_of, dtype_name, lift

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....core.ir.graph import Node
-from ....core.ir.types import BOOL, DTYPES, FLOATS, WHOLE, T, dtype_name
+from ....core.ir.op import BOOL, DTYPES, FLOATS, WHOLE, T, dtype_name
 from ....core.ops.numerics import as_numpy_dtype
 from ....core.support.threads import set_within
 from ....core.trace.lookups import Telling

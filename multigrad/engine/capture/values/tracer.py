@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.ir.types import FLOATS, WHOLE, is_float
+from ....core.ir.op import FLOATS, WHOLE, is_float
 from ....core.trace.axes import known_shape
 from ....core.trace.source import OWN, UNDECIDED
 from ....core.trace.trace import NeedsConcrete, Value, copy_of, is_symbolic_tensor

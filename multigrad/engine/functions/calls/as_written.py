@@ -18,16 +18,14 @@ from ....core import ops
 from ....core.backend.contract import Backend
 from ....core.backend.discovery import backend_of
 from ....core.backend.values import within_call
-from ....core.functions.calls.arguments import Layout, owner_of, replace_at
-from ....core.functions.calls.capture_errors import defined_at
-from ....core.functions.calls.effect_records import copied_all
-from ....core.functions.calls.gradients import match_gradients
-from ....core.functions.calls.recipe import Recipe, Recorded
-from ....core.ir.types import FLOATS, dtype_name
+from ....core.functions.arguments import Layout, owner_of, replace_at
+from ....core.functions.capture_errors import defined_at
+from ....core.functions.gradients import match_gradients
+from ....core.functions.recipe import Recipe, Recorded, copied_all
+from ....core.ir.op import FLOATS, dtype_name
 from ....core.lowering.checks import shapes_agree, unlike
-from ....core.support.tensors import Tensor
 from ....core.support.tracebacks import shorten
-from ....core.support.trees import optree
+from ....core.support.trees import Tensor, optree
 from ....core.trace.ranks import name_rank
 from ....errors import (
     DisprovedError,

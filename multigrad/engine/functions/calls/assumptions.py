@@ -12,10 +12,10 @@ import numpy as np
 
 from ....core import ops
 from ....core.backend.contract import Backend
-from ....core.functions.calls.arguments import Layout
-from ....core.functions.calls.binding import PLACED
-from ....core.functions.calls.facts import closed
-from ....core.functions.calls.recipe import Variant
+from ....core.functions.arguments import Layout
+from ....core.functions.binding import PLACED
+from ....core.functions.facts import closed
+from ....core.functions.recipe import Variant
 from ....core.ir.graph import Graph, Node, walk
 from ....errors import PlaceError
 from ...ops.loops import run_graph

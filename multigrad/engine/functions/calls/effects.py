@@ -1,5 +1,5 @@
 """What a function does besides returning, found in its capture, and done in the capture around it:
-updates in place, attributes, views. `effect_records.py` says what these are.
+updates in place, attributes, views. `recipe.py` says what these are.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from ....core import ops
-from ....core.functions.calls.arguments import Leaf
-from ....core.functions.calls.effect_records import Note, Update, check_apart
+from ....core.functions.arguments import Leaf
+from ....core.functions.recipe import Note, Update, check_apart
 from ....core.ir.graph import Graph, Node, walk
+from ....core.lowering.derivatives import replay, route_gradient
 from ....core.passes.memory import ALIAS, COPY, PASSING, in_memory, owner_of_memory, passed
-from ....core.trace.derived.custom_calls import replay, route_gradient
 from ....core.trace.trace import Trace, Value, setting
 from ....core.trace.xp import all as xp
 from ...capture.dialect import registered_dialects

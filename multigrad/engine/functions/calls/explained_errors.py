@@ -6,8 +6,8 @@ import dis
 import re
 from types import TracebackType
 
-from ....core.functions.calls.arguments import Layout
-from ....core.functions.calls.capture_errors import NotCaptured
+from ....core.functions.arguments import Layout
+from ....core.functions.capture_errors import NotCaptured
 from ....core.ir.graph import Location
 from ....core.trace.trace import NeedsConcrete, Trace
 from ....errors import TraceError

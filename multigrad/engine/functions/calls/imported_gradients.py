@@ -12,14 +12,13 @@ from typing import Any
 
 from ....core import ops
 from ....core.ir.graph import Graph, Node, make_node
-from ....core.ir.types import SCALAR_SHAPE, Type, is_float
+from ....core.ir.op import SCALAR_SHAPE, Type, is_float
 from ....core.passes.residuals import mark_output
 from ....core.passes.simplify import substitute, without_stops
-from ....core.support.tensors import Tensor
 from ....core.support.threads import set_within
-from ....core.support.trees import optree
+from ....core.support.trees import Tensor, optree
 from ....core.trace.coercion import cast_node
-from ....core.trace.limits import ORDERS
+from ....core.trace.source import ORDERS
 from ....core.trace.trace import Trace, Value
 from ....core.trace.xp import all as xp
 from ....errors import GradientError

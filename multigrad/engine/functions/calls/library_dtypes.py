@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any
 
 from ....core.backend.contract import Backend
-from ....core.functions.calls.arguments import Layout, replace_at
-from ....core.functions.calls.binding import Entry, Run
-from ....core.functions.calls.recipe import Recipe, Variant
-from ....core.support.tensors import Tensor
-from ....core.support.trees import optree
-from ....core.trace.limits import FORWARD_MODE
+from ....core.functions.arguments import Layout, replace_at
+from ....core.functions.binding import Entry, Run
+from ....core.functions.recipe import Recipe, Variant
+from ....core.support.trees import Tensor, optree
 from ....core.trace.random_keys import KeySource
+from ....core.trace.source import FORWARD_MODE
 from .as_written import run_as_it_is
 
 

@@ -21,34 +21,17 @@ from functools import partial
 from typing import Any
 
 from ....core import ops
-from ....core.functions.calls.arguments import (
-    Layout,
-    Leaf,
-    flatten,
-    lay_out,
-    read_layout,
-    type_of,
-)
-from ....core.functions.calls.binding import assemble
-from ....core.functions.calls.capture_errors import NotCaptured
-from ....core.functions.calls.recipe import ArgumentRules, Options, Recipe, Recorded, Variant
+from ....core.functions.arguments import Layout, Leaf, flatten, lay_out, read_layout, type_of
+from ....core.functions.binding import assemble
+from ....core.functions.capture_errors import NotCaptured
+from ....core.functions.recipe import ArgumentRules, Options, Recipe, Recorded, Variant
 from ....core.ir.graph import ArrayValue, Graph, Node, make_node
-from ....core.ir.types import (
-    DTYPES,
-    FLOAT_SCALAR,
-    FLOATS,
-    INTEGERS,
-    KEY,
-    UNKNOWN,
-    T,
-    Type,
-    is_float,
-)
+from ....core.ir.op import DTYPES, FLOAT_SCALAR, FLOATS, INTEGERS, KEY, UNKNOWN, T, Type, is_float
 from ....core.lowering.checks import format_lengths
+from ....core.lowering.derivatives import draw_in, replay
 from ....core.lowering.function_graph import OWN_NAMES, FunctionGraph, numbered
 from ....core.passes.residuals import mark_everywhere, marks
 from ....core.support.trees import optree
-from ....core.trace.derived.custom_calls import draw_in, replay
 from ....core.trace.trace import NeedsConcrete, Trace, Value
 from ....errors import TraceError
 from ...passes.serialize import (

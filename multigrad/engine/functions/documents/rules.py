@@ -17,19 +17,13 @@ from typing import Any, NamedTuple
 from ....core import ops
 from ....core.backend.values import concrete_number
 from ....core.ir.graph import ArrayValue, Graph
-from ....core.ir.types import FLOAT_SCALAR, FLOATS, INPUT
+from ....core.ir.op import FLOAT_SCALAR, FLOATS, INPUT
+from ....core.lowering.derivatives import draw_in, drop_calls, replay
 from ....core.passes.facts import LIBRARY
-from ....core.rules.model.signature import (
-    REQUIRED,
-    TAKEN,
-    RuleParam,
-    check_value,
-    read_signature,
-)
+from ....core.rules.signature import REQUIRED, TAKEN, RuleParam, check_value, read_signature
 from ....core.support.params import Range, Shards
 from ....core.support.pickles import pickled
 from ....core.trace.active_rules import Moving
-from ....core.trace.derived.custom_calls import draw_in, drop_calls, replay
 from ....core.trace.identity import value_key
 from ....core.trace.trace import NeedsConcrete, Trace, Value
 from ....errors import FormatError, MultigradError, RuleValueError, TraceError

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf, nan
 from typing import Any
 
-from ....core.ir.types import INPUT, T
+from ....core.ir.op import INPUT, T
 from ...passes.serialize import MOST_INPUTS, encode_type, read_fields, read_list
 
 Data = Any

@@ -21,12 +21,12 @@ from ....core import ops
 from ....core.backend.contract import Backend
 from ....core.backend.emitted import Emitted, Made
 from ....core.backend.rows import FastKernels, disabled
-from ....core.ir.types import dtype_name
+from ....core.ir.op import dtype_name
 from ....core.lowering.checks import format_lengths, shapes_agree
 from ....core.lowering.emit import apply_patterns
 from ....core.lowering.function_graph import FunctionGraph
 from ....core.lowering.lower import lower_graphs
-from ....core.support.tensors import Tensor
+from ....core.support.trees import Tensor
 from ....errors import GradientError, UnsupportedOp
 from ...backend.features import Ejection
 from .expressions import literal

@@ -18,7 +18,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from ....core.support.class_bases import cached_property
+from ....core.support.records import cached_property
 from ....errors import UnsupportedOp
 
 WIDEST = 100  # columns of a docstring

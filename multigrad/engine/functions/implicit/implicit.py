@@ -17,17 +17,16 @@ import numpy as np
 from ....core.backend.contract import Backend, never
 from ....core.backend.discovery import backend_among
 from ....core.backend.values import is_float_tensor
-from ....core.functions.calls.arguments import owner_of
-from ....core.functions.calls.parameters import signature_of
-from ....core.functions.calls.recipe import Options, Recipe, Recorded, library_of
+from ....core.functions.arguments import owner_of
 from ....core.functions.capture import capture_options
 from ....core.functions.function import Function
-from ....core.ir.types import FLOATS, dtype_name
-from ....core.rules.model.signature import name_of, refuse_class
-from ....core.support.class_bases import cached_property
+from ....core.functions.parameters import signature_of
+from ....core.functions.recipe import Options, Recipe, Recorded, library_of
+from ....core.ir.op import FLOATS, dtype_name
+from ....core.rules.signature import name_of, refuse_class
 from ....core.support.params import P, R
-from ....core.support.tensors import Tensor
-from ....core.support.trees import optree
+from ....core.support.records import cached_property
+from ....core.support.trees import Tensor, optree
 from ....core.trace.trace import Trace
 from ....core.trace.xp import all as xp
 from ....errors import GradientError

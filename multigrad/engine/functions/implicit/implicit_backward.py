@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ....core.functions.calls.recipe import Options, Recipe, Recorded, library_of, never_run
-from ....core.ir.types import FLOATS_OF_16_BITS, T, is_float
+from ....core.functions.recipe import Options, Recipe, Recorded, library_of, never_run
+from ....core.ir.op import FLOATS_OF_16_BITS, T, is_float
+from ....core.lowering.derivatives import accumulate_all
 from ....core.support.trees import optree
-from ....core.trace.derived.derivatives import accumulate_all
 from ....core.trace.trace import NeedsConcrete, Trace, Value, cast_node
 from ....core.trace.xp import all as xp
 from ....errors import GradientError, RuleValueError, suggest

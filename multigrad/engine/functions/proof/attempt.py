@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....core import ops
-from ....core.functions.proof import samples
-from ....core.functions.proof.samples import InputSlot, Sample
+from ....core.functions import samples
+from ....core.functions.samples import InputSlot, Sample
 from ....core.ir.graph import Graph
 from ....core.ops.numerics import as_numpy_dtype
 from .run import Outcome

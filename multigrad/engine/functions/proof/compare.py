@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from ....core import ops
-from ....core.functions.proof.samples import Sample, is_float
+from ....core.functions.samples import Sample, is_float
 from ....core.ir.graph import Graph
+from ....core.ir.op import WHOLE
+from ....core.ir.op import is_float as is_float_type
 from ....core.ir.results import PER_ELEMENT
-from ....core.ir.types import WHOLE
-from ....core.ir.types import is_float as is_float_type
 from ....core.ops.numerics import name_of
 from .meanings import Bounded, magnitude
 

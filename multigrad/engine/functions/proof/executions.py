@@ -25,21 +25,19 @@ from ....core import ops
 from ....core.backend.contract import Backend
 from ....core.backend.emitted import Attached
 from ....core.backend.values import within_call
-from ....core.functions.calls.arguments import Layout, owner_of, replace_at
-from ....core.functions.calls.effect_records import copied
-from ....core.functions.calls.gradients import match_gradients
-from ....core.functions.calls.recipe import KEY, Recipe, Variant
-from ....core.functions.proof import samples
-from ....core.functions.proof.samples import Sample, is_float
-from ....core.functions.proof.tensors import as_array, to_tensor
-from ....core.ir.types import FLOATS, T, dtype_name
+from ....core.functions import samples
+from ....core.functions.arguments import Layout, owner_of, replace_at
+from ....core.functions.gradients import match_gradients
+from ....core.functions.proof import as_array, to_tensor
+from ....core.functions.recipe import KEY, Recipe, Variant, copied
+from ....core.functions.samples import Sample, is_float
+from ....core.ir.op import FLOATS, T, dtype_name
 from ....core.lowering.function_graph import FunctionGraph
 from ....core.lowering.lower import lower_graphs
 from ....core.ops.numerics import as_numpy_dtype
-from ....core.support.class_bases import cached_property
-from ....core.support.tensors import Tensor
+from ....core.support.records import cached_property
 from ....core.support.threads import build_once
-from ....core.support.trees import optree
+from ....core.support.trees import Tensor, optree
 from .line_tracing import uncounted
 from .memory import note_places
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from ....core import ops
 from ....core.backend.discovery import backend_of
-from ....core.functions.calls.facts import library_of_leaves
-from ....core.functions.calls.recipe import KEY
-from ....core.functions.proof import samples
-from ....core.functions.proof.samples import InputSlot, Sample, is_float
-from ....core.ir.types import T
+from ....core.functions import samples
+from ....core.functions.facts import library_of_leaves
+from ....core.functions.recipe import KEY
+from ....core.functions.samples import InputSlot, Sample, is_float
+from ....core.ir.op import T
 from ....core.lowering.function_graph import FunctionGraph
 from ....core.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from ....errors import DisprovedError

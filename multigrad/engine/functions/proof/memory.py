@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....core.backend.contract import Backend
-from ....core.functions.calls.arguments import owner_of
-from ....core.functions.calls.recipe import Variant
+from ....core.functions.arguments import owner_of
+from ....core.functions.recipe import Variant
 from ....core.ir.graph import Graph
 from ....core.passes.memory import COPY, in_memory
-from ....core.trace.limits import SHARED
+from ....core.trace.source import SHARED
 
 IN_ORDER = "contiguous C"
 

@@ -17,12 +17,12 @@ import numpy as np
 
 from ....core import ops
 from ....core.backend.discovery import load_backend
-from ....core.functions.calls.recipe import KEY
-from ....core.functions.proof import samples
-from ....core.functions.proof.samples import Sample
+from ....core.functions import samples
+from ....core.functions.recipe import KEY
+from ....core.functions.samples import Sample
 from ....core.ir.graph import Graph, Location, Node, every_node
-from ....core.ir.types import dtype_name
-from ....core.trace.derived.custom_calls import drop_calls
+from ....core.ir.op import dtype_name
+from ....core.lowering.derivatives import drop_calls
 from ...capture.dialect import UNORDERED, told_conventions
 from ...ops.loops import Endless
 from .attempt import Attempt

@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ....core import ops
-from ....core.functions.proof import samples
-from ....core.functions.proof.samples import Sample
+from ....core.functions import samples
+from ....core.functions.samples import Sample
 from ....errors import DisprovedError, TraceError
 from ...capture.user_code.snapshot import Snapshot
 from ...ops.loops import Endless, turning_at_most

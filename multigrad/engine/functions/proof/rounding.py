@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from ....core import ops
-from ....core.functions.calls.recipe import KEY
-from ....core.functions.proof.samples import FAR, Sample, is_float
+from ....core.functions.recipe import KEY
+from ....core.functions.samples import FAR, Sample, is_float
 from ....core.ir.graph import Graph
-from ....core.ir.types import BOOL, FLOATS, T
-from ....core.lowering.source import run_reference
+from ....core.ir.op import BOOL, FLOATS, T
+from ....core.lowering.derivatives import drop_calls
+from ....core.lowering.lower import run_reference
 from ....core.ops.numerics import as_numpy_dtype
-from ....core.support.class_bases import cached_property
-from ....core.trace.derived.custom_calls import drop_calls
+from ....core.support.records import cached_property
 from ....errors import MultigradError
 from .attempt import Attempt
 from .compare import (

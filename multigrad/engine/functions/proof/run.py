@@ -13,8 +13,8 @@ from typing import Any
 
 from ....core.backend.contract import Backend
 from ....core.backend.discovery import in_use, load_backend
-from ....core.functions.proof.samples import Sample, is_float
-from ....core.functions.proof.tensors import isolated, keys
+from ....core.functions.proof import isolated, keys
+from ....core.functions.samples import Sample, is_float
 from ....core.ir.graph import Graph
 from ....core.random import REPLAYED
 from ...capture.dialect import find_dialect

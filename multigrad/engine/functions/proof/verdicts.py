@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.functions.proof.settings import ALL, how_much
+from ....core.functions.proof import ALL, how_much
 from ....core.ir.graph import Location
 from ....errors import DisprovedError, NotProvenWarning
 from .compare import Disagreement

@@ -13,18 +13,18 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ....core.functions.calls.capture_errors import NotCaptured
-from ....core.functions.calls.recipe import Variant
+from ....core.functions.capture_errors import NotCaptured
+from ....core.functions.recipe import Variant
 from ....core.ir import questions
 from ....core.ir.graph import Graph, Node
-from ....core.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
+from ....core.ir.op import BOOL, INPUT_SHAPE, SCALAR_SHAPE
+from ....core.lowering.derivatives import drop_calls
 from ....core.lowering.function_graph import FunctionGraph
 from ....core.passes.facts import needed_shapes
 from ....core.passes.residuals import drop_marks, without_kept
 from ....core.passes.simplify import simplify
 from ....core.trace.axes import known_shape
-from ....core.trace.derived.custom_calls import drop_calls
-from ....core.trace.limits import BRANCHES
+from ....core.trace.source import BRANCHES
 from ....core.trace.trace import NeedsConcrete, Trace, Value
 from ....core.trace.xp import all as xp
 from ....errors import TraceError

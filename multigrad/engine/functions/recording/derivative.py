@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ....core import ops
-from ....core.functions.calls.capture_errors import NotCaptured
+from ....core.functions.capture_errors import NotCaptured
 from ....core.ir.graph import Graph, Node, every_node
-from ....core.ir.types import is_float
-from ....core.trace.derived.derivatives import accumulate_all
+from ....core.ir.op import is_float
+from ....core.lowering.derivatives import accumulate_all
 from ....core.trace.trace import Value
 from ....core.trace.xp import all as xp
 

@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 
 from ....core import ops
-from ....core.functions.calls.capture_errors import NotCaptured
-from ....core.functions.calls.recipe import Recipe, Variant
+from ....core.functions.capture_errors import NotCaptured
+from ....core.functions.recipe import Recipe, Variant
 from ....core.ir.graph import Graph, Location, Node, every_node, make_node, walk
-from ....core.ir.types import BOOL, SCALAR_SHAPE, WHOLE
+from ....core.ir.op import BOOL, SCALAR_SHAPE, WHOLE
 from ....core.ops.properties import CONSTANT, LINEAR, ZERO, is_zero
 from ....core.passes.facts import shape_fact
 from ....core.passes.simplify import simplify
-from ....core.trace.limits import MISSING, NO_GRADIENTS
 from ....core.trace.lookups import note
 from ....core.trace.python_protocols import Pair
+from ....core.trace.source import MISSING, NO_GRADIENTS
 from ....core.trace.trace import NeedsConcrete, Trace, Value, constant, setting
 from ....errors import TraceError
 from ...capture.copies.witness import numbers_from_elsewhere

@@ -26,22 +26,24 @@ from typing import Any
 
 from ....core import xp as xp_dialect
 from ....core.backend.discovery import in_use
-from ....core.functions.calls.arguments import Layout, Leaf, flatten_outputs, type_of
-from ....core.functions.calls.capture_errors import NotCaptured, defined_at
-from ....core.functions.calls.effect_records import (
+from ....core.functions.arguments import Layout, Leaf, flatten_outputs, type_of
+from ....core.functions.capture_errors import NotCaptured, defined_at
+from ....core.functions.facts import facts_of_inputs, gather_facts
+from ....core.functions.gradients import check_gradient, match_gradients
+from ....core.functions.plain import with_reads
+from ....core.functions.recipe import (
     COPIES,
+    Recipe,
+    Recorded,
     Update,
+    Variant,
     changes_containers,
     describe_updates,
     has_containers,
 )
-from ....core.functions.calls.facts import facts_of_inputs, gather_facts
-from ....core.functions.calls.gradients import check_gradient, match_gradients
-from ....core.functions.calls.recipe import Recipe, Recorded, Variant
-from ....core.functions.plain import with_reads
 from ....core.ir import questions
 from ....core.ir.graph import Graph, Node
-from ....core.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
+from ....core.ir.op import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
 from ....core.lowering.function_graph import FunctionGraph, numbered
 from ....core.passes.facts import LIBRARY
 from ....core.passes.residuals import drop_marks, find_unkept, marks, without_kept
@@ -49,9 +51,8 @@ from ....core.passes.simplify import simplify, without_stops
 from ....core.support.threads import set_within
 from ....core.support.trees import optree
 from ....core.trace.axes import known_shape
-from ....core.trace.limits import ORDERS
 from ....core.trace.lookups import reading
-from ....core.trace.source import ENTRANCES, lend
+from ....core.trace.source import ENTRANCES, ORDERS, lend
 from ....core.trace.trace import NeedsConcrete, Trace, Value, constant
 from ....core.trace.xp import all as xp
 from ....errors import GradientError, MultigradError, TraceError

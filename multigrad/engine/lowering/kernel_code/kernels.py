@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 from ....core import ops
 from ....core.ir.graph import Graph, Node, make_node
-from ....core.ir.op import Op
-from ....core.ir.types import BOOL, T
+from ....core.ir.op import BOOL, Op, T
 from ....core.passes.simplify import on_numbers, rebuild
 from ....core.support.params import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, KernelLayout
 from .passes import REDUCTIONS, SIZES, Arrangement, Layouts, Loop, LoopStep, Total, in_sums

@@ -11,7 +11,7 @@ import numpy as np
 
 from ....core import ops, random
 from ....core.backend.emitted import Emitted, find_like
-from ....core.ir.types import T, Type
+from ....core.ir.op import T, Type
 from ....core.lowering.reference.function import as_operand
 from ....core.ops import numerics
 from ....core.random import draws

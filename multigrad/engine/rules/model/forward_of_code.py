@@ -18,23 +18,22 @@ from typing import Any
 import numpy as np
 
 from ....core import xp as xp_dialect
-from ....core.functions.calls.arguments import flatten
-from ....core.functions.calls.capture_errors import NotCaptured
-from ....core.functions.calls.decision import SHOWN
+from ....core.functions.arguments import flatten
+from ....core.functions.capture_errors import NotCaptured
+from ....core.functions.decision import SHOWN
 from ....core.functions.function import Function
 from ....core.ir.graph import Graph
-from ....core.ir.types import FLOATS, INPUT, INPUT_SHAPE, T
+from ....core.ir.op import FLOATS, INPUT, INPUT_SHAPE, T
+from ....core.lowering.derivatives import drop_calls, pullback
 from ....core.lowering.forwards import Forward
 from ....core.passes.facts import LIBRARY, needed_shapes
 from ....core.passes.simplify import simplify
-from ....core.rules.model.activation_function import BY_KEY, as_forward
-from ....core.rules.model.signature import called_method, name_of
+from ....core.rules.activation_function import BY_KEY, as_forward
+from ....core.rules.signature import called_method, name_of
 from ....core.support.pickles import pickled
-from ....core.support.tensors import Tensor
 from ....core.support.threads import SERIALS, build_once
+from ....core.support.trees import Tensor
 from ....core.trace.axes import known_shape
-from ....core.trace.derived.custom_calls import drop_calls
-from ....core.trace.derived.derivatives import pullback
 from ....core.trace.identity import function_key, items_key
 from ....core.trace.lookups import is_read, look_up_all
 from ....core.trace.source import TENSORS, Reading

@@ -20,9 +20,8 @@ from typing import Any
 
 from ....core import ops
 from ....core.ir.graph import Graph, Node, with_operands
-from ....core.ir.op import Op
+from ....core.ir.op import BOOL, INPUT_SHAPE, SCALAR_SHAPE, Op
 from ....core.ir.results import PER_ELEMENT
-from ....core.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
 from ....core.passes.simplify import substitute
 from ....core.support.params import EVERY, Names, Shards
 from ....core.support.records import record

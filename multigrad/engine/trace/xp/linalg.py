@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....core import ops
-from ....core.ir.types import BOOL
+from ....core.ir.op import BOOL
 from ....core.trace.trace import Value, apply
 from ....core.trace.xp.arrays import dim
 from ....core.trace.xp.ops import (

@@ -20,13 +20,12 @@ import pytest
 import multigrad as xg
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.ir.graph import Graph
-from multigrad.core.ir.op import Op
-from multigrad.core.ir.types import INPUT
-from multigrad.core.lowering.source import emit_rule
+from multigrad.core.ir.op import INPUT, Op
+from multigrad.core.lowering.derivatives import pullback
+from multigrad.core.lowering.lower import emit_rule
 from multigrad.core.ops import CALLABLE_OPS
 from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.passes.simplify import simplify
-from multigrad.core.trace.derived.derivatives import pullback
 from multigrad.core.trace.trace import Trace
 
 from ..declared import domain_of

@@ -18,10 +18,10 @@ from multigrad.core import ops
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.ir.graph import Graph
 from multigrad.core.ir.op import Op
-from multigrad.core.lowering.source import emit_rule
+from multigrad.core.lowering.derivatives import pullback
+from multigrad.core.lowering.lower import emit_rule
 from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.passes.simplify import simplify
-from multigrad.core.trace.derived.derivatives import pullback
 from multigrad.core.trace.xp import all as neutral
 
 from ..declared import case_of_any_shape, cases

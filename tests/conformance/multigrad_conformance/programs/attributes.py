@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from multigrad.core import ops
 from multigrad.core.ir import attributes
 from multigrad.core.ir.graph import freeze
-from multigrad.core.ir.op import Attr, Op
-from multigrad.core.ir.types import FLOATS, INT32, INT64, SMALL, T
+from multigrad.core.ir.op import FLOATS, INT32, INT64, SMALL, Attr, Op, T
 
 from ..declared import NEED_AN_AXIS, domain_of
 

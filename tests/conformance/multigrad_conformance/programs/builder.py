@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from multigrad.core import ops
 from multigrad.core.ir.graph import Node, make_node
-from multigrad.core.ir.op import Op
-from multigrad.core.ir.types import BOOL, WHOLE, T, is_float
+from multigrad.core.ir.op import BOOL, WHOLE, Op, T, is_float
 from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.ops.properties import Domain
 from multigrad.core.passes.simplify import constant

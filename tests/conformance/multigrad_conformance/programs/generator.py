@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from multigrad.core import ops
 from multigrad.core.ir.graph import Graph, Node, make_node
-from multigrad.core.ir.op import Op
-from multigrad.core.ir.types import FLOAT_SCALAR, INPUT, KEY, UNKNOWN, T, Type
+from multigrad.core.ir.op import FLOAT_SCALAR, INPUT, KEY, UNKNOWN, Op, T, Type
 from multigrad.core.ops.properties import REALS
 from multigrad.core.passes.simplify import constant
 from multigrad.engine.passes.verify import verify

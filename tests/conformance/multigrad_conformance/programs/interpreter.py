@@ -16,7 +16,7 @@ import numpy as np
 
 from multigrad.core import ops
 from multigrad.core.ir.graph import Graph, Node
-from multigrad.core.ir.types import T
+from multigrad.core.ir.op import T
 
 from .. import oracles
 from ..oracles import finfo, slack

@@ -17,7 +17,7 @@ from multigrad.core.backend.discovery import load_backend
 from multigrad.core.backend.values import read_key
 from multigrad.core.ir.graph import Graph
 from multigrad.core.lowering.emit import Emission, emit_body
-from multigrad.core.lowering.source import compile_source
+from multigrad.core.lowering.lower import compile_source
 from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.passes.simplify import simplify
 

@@ -12,10 +12,10 @@ from scipy import special
 from multigrad.core import ops
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.ir.graph import Graph, make_node
-from multigrad.core.lowering.source import emit_rule
+from multigrad.core.lowering.derivatives import is_linear, pullback
+from multigrad.core.lowering.lower import emit_rule
 from multigrad.core.passes.simplify import simplify
 from multigrad.core.rules.registry import resolve
-from multigrad.core.trace.derived.derivatives import is_linear, pullback
 from multigrad.core.trace.xp import all as neutral
 from multigrad.engine.lowering.tangents import transpose
 

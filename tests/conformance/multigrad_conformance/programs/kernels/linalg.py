@@ -12,8 +12,7 @@ import numpy as np
 
 from multigrad.core import ops
 from multigrad.core.ir.graph import Node, freeze
-from multigrad.core.ir.op import Op
-from multigrad.core.ir.types import T
+from multigrad.core.ir.op import Op, T
 from multigrad.core.passes.simplify import constant
 
 from ..bounded import Bounded, Function, unknown_where

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ....errors import RuleTypeError, TraceError
-from ...backend.values import concrete_number
-from ...ir.graph import Graph
-from ...support.params import find_part, is_address, read_params
-from ...support.threads import SERIALS
-from ...trace.active_rules import Moving, settle
-from ...trace.identity import function_key, items_key, owners_of
-from ...trace.random_keys import FREE, KeySource, key_token, keyed
-from ...trace.trace import NeedsConcrete
+from ...errors import RuleTypeError, TraceError
+from ..backend.values import concrete_number
+from ..ir.graph import Graph
+from ..support.params import find_part, is_address, read_params
+from ..support.threads import SERIALS
+from ..trace.active_rules import Moving, settle
+from ..trace.identity import function_key, items_key, owners_of
+from ..trace.random_keys import FREE, KeySource, key_token, keyed
+from ..trace.trace import NeedsConcrete
 from .rule_names import as_registered
 from .signature import REQUIRED, STATIC_TYPES, Signature, check_value
 from .specialization import Slot, Specialization, code_of

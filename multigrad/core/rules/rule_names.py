@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ....errors import RuleError, RuleTypeError, RuleValueError, closest
-from ...backend.compiler_events import tell_registered
-from ...support.lazy_modules import imported_module, late_function
-from ...support.provided import provided
-from ...support.threads import SERIALS, load_module, make_lock
-from ...trace.active_rules import meant, note_renamed
-from ...trace.lookups import NUMBERS, Lookup, note_lookup
+from ...errors import RuleError, RuleTypeError, RuleValueError, closest
+from ..backend.compiler_events import tell_registered
+from ..support.lazy_modules import imported_module, late_function, provided
+from ..support.threads import SERIALS, load_module, make_lock
+from ..trace.active_rules import meant, note_renamed
+from ..trace.lookups import NUMBERS, Lookup, note_lookup
 
 if TYPE_CHECKING:
-    from ...lowering.forwards import Forward
+    from ..lowering.forwards import Forward
 
 find_activation = late_function("multigrad.core.lowering.forwards:find_forward")
 RULES: dict[str, Any] = {}  # the Rules, by name

@@ -19,12 +19,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from ....errors import GradientError, RuleError, TraceError
-from ...backend.contract import Backend
-from ...functions.calls.arguments import Layout, Leaf, lay_out
-from ...functions.calls.capture_errors import NotCaptured, warn_native
-from ...functions.calls.decision import UNSEEN, omissions_of
-from ...functions.calls.recipe import (
+from ...errors import GradientError, RuleError, TraceError
+from ..backend.contract import Backend
+from ..functions.arguments import Layout, Leaf, lay_out
+from ..functions.capture_errors import NotCaptured, warn_native
+from ..functions.captures import Captures, prove
+from ..functions.decision import UNSEEN, omissions_of
+from ..functions.plain import call_plainly
+from ..functions.recipe import (
     KEY,
     Forms,
     GraphSource,
@@ -34,25 +36,22 @@ from ...functions.calls.recipe import (
     Variant,
     library_of,
 )
-from ...functions.captures import Captures, prove
-from ...functions.plain import call_plainly
-from ...ir.attributes import is_number
-from ...ir.graph import Graph
-from ...ir.questions import crossing, note
-from ...ir.types import dtype_name
-from ...lowering.function_graph import FunctionGraph
-from ...lowering.source import emit_rule_once
-from ...passes.facts import GIVEN, LIBRARY
-from ...passes.memory import without_memory
-from ...support.params import Range, Shards
-from ...support.provided import NEEDS_ENGINE, provided
-from ...support.threads import SERIALS
-from ...support.trees import optree
-from ...trace.derived.custom_calls import draw_in, replay
-from ...trace.limits import ASSERTIONS, AUTOCAST, FORWARD_MODE, SHARED
-from ...trace.lookups import is_read, look_up_all, now
-from ...trace.source import TENSORS, Reading
-from ...trace.trace import NeedsConcrete, Trace, Value, setting
+from ..ir.attributes import is_number
+from ..ir.graph import Graph
+from ..ir.op import dtype_name
+from ..ir.questions import crossing, note
+from ..lowering.derivatives import draw_in, replay
+from ..lowering.function_graph import FunctionGraph
+from ..lowering.lower import emit_rule_once
+from ..passes.facts import GIVEN, LIBRARY
+from ..passes.memory import without_memory
+from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.params import Range, Shards
+from ..support.threads import SERIALS
+from ..support.trees import optree
+from ..trace.lookups import is_read, look_up_all, now
+from ..trace.source import ASSERTIONS, AUTOCAST, FORWARD_MODE, SHARED, TENSORS, Reading
+from ..trace.trace import NeedsConcrete, Trace, Value, setting
 
 Tensor = Any
 Rule = Any  # of rule.py, which imports this module

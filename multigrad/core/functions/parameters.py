@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ....errors import RuleTypeError, suggest
-from ...backend.contract import Backend
-from ...backend.values import owner_of
-from ...support.params import FixedParams
-from ...support.trees import optree
-from ...trace.active_rules import Moving
-from ...trace.lookups import now
+from ...errors import RuleTypeError, suggest
+from ..backend.contract import Backend
+from ..backend.values import owner_of
+from ..support.params import FixedParams
+from ..support.trees import optree
+from ..trace.active_rules import Moving
+from ..trace.lookups import now
 from .arguments import flatten, positional_names, unwrap
 
 F = TypeVar("F", bound=Callable[..., Any])

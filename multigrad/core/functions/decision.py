@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ....errors import UnsupportedOp
-from ...backend.contract import Backend
-from ...passes.facts import LIBRARY
-from ...trace.limits import (
+from ...errors import UnsupportedOp
+from ..backend.contract import Backend
+from ..passes.facts import LIBRARY
+from ..trace.source import (
     ASSERTIONS,
     AUTOCAST,
     BRANCHES,
@@ -28,8 +28,7 @@ from ...trace.limits import (
     UNDIFFERENTIATED,
     UPDATES,
 )
-from .effect_records import COPIES, describe_updates
-from .recipe import Recipe, Variant
+from .recipe import COPIES, Recipe, Variant, describe_updates
 
 # The answers of `form_under_autocast`.
 SAME, ORIGINAL, GRAPH = "same", "original", "graph"

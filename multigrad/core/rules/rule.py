@@ -12,9 +12,9 @@ import types
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, TypeVar
 
-from ....errors import FormatError, RuleTypeError
-from ...support.lazy_modules import late_function
-from ...support.params import (
+from ...errors import FormatError, RuleTypeError
+from ..support.lazy_modules import NEEDS_ENGINE, late_function, provided
+from ..support.params import (
     FixedParams,
     Fused,
     Range,
@@ -25,26 +25,25 @@ from ...support.params import (
     read_shards,
     read_way,
 )
-from ...support.pickles import pickled
-from ...support.provided import NEEDS_ENGINE, provided
-from ...support.tracebacks import shorten
+from ..support.pickles import pickled
+from ..support.tracebacks import shorten
 from . import rule_names
 from .signature import Signature, check_value, read_signature, unknown_param
 
 if TYPE_CHECKING:
-    from ...functions.function import Function
-    from ...lowering.forwards import ActivationName
+    from ..functions.function import Function
+    from ..lowering.forwards import ActivationName
     from .rule_in_force import RuleInForce
     from .specialization import Specialization
 
 # What captures and applies rules is half of the package: registering one loads none of it.
-bind = late_function("multigrad.core.rules.model.rule_in_force:bind")
-bind_addressed = late_function("multigrad.core.rules.model.rule_in_force:bind_addressed")
-words_of = late_function("multigrad.core.rules.model.rule_in_force:words_of")
-put_under = late_function("multigrad.core.rules.model.activation_function:put_under")
-as_forward = late_function("multigrad.core.rules.model.activation_function:as_forward")
-call_rule = late_function("multigrad.core.rules.model.rule_application:call_rule")
-call_with_ones = late_function("multigrad.core.rules.model.rule_application:call_with_ones")
+bind = late_function("multigrad.core.rules.rule_in_force:bind")
+bind_addressed = late_function("multigrad.core.rules.rule_in_force:bind_addressed")
+words_of = late_function("multigrad.core.rules.rule_in_force:words_of")
+put_under = late_function("multigrad.core.rules.activation_function:put_under")
+as_forward = late_function("multigrad.core.rules.activation_function:as_forward")
+call_rule = late_function("multigrad.core.rules.rule_application:call_rule")
+call_with_ones = late_function("multigrad.core.rules.rule_application:call_with_ones")
 
 Tensor = Any
 T = TypeVar("T")

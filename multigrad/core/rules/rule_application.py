@@ -11,15 +11,15 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ....errors import GradientError, TraceError
-from ... import ops
-from ...backend.contract import Backend
-from ...backend.discovery import backend_among, backend_of
-from ...backend.values import in_one_framework
-from ...functions.calls.arguments import Leaf, lay_out
-from ...functions.calls.capture_errors import NotCaptured
-from ...functions.calls.facts import gather_facts
-from ...lowering.checks import (
+from ...errors import GradientError, TraceError
+from .. import ops
+from ..backend.contract import Backend
+from ..backend.discovery import backend_among, backend_of
+from ..backend.values import in_one_framework
+from ..functions.arguments import Leaf, lay_out
+from ..functions.capture_errors import NotCaptured
+from ..functions.facts import gather_facts
+from ..lowering.checks import (
     check_float,
     check_values,
     find_device,
@@ -28,14 +28,14 @@ from ...lowering.checks import (
     shapes_agree,
     two_devices,
 )
-from ...lowering.source import emit_bare_rule, emit_rule_once
-from ...support.threads import build_once
-from ...support.trees import optree
-from ...trace.identity import items_key
-from ...trace.lookups import at_present
-from ...trace.ranks import CHECKED, note
-from ...trace.trace import NeedsConcrete, Value, dtype_name
-from ...trace.xp import all as xp
+from ..lowering.lower import emit_bare_rule, emit_rule_once
+from ..support.threads import build_once
+from ..support.trees import optree
+from ..trace.identity import items_key
+from ..trace.lookups import at_present
+from ..trace.ranks import CHECKED, note
+from ..trace.trace import NeedsConcrete, Value, dtype_name
+from ..trace.xp import all as xp
 from .rule_in_force import RuleInForce, bind
 from .specialization import Specialization, record_code, record_rule, run_as_written
 

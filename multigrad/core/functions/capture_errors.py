@@ -11,9 +11,9 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from ....errors import DisprovedError, NativeRuleWarning, TraceError
-from ...ir.graph import Location
-from ...trace.trace import Value
+from ...errors import DisprovedError, NativeRuleWarning, TraceError
+from ..ir.graph import Location
+from ..trace.trace import Value
 
 
 class NotCaptured(Exception):

@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ....errors import RuleTypeError, TraceError
-from ...backend.contract import Backend
-from ...backend.discovery import backend_of
-from ...functions.calls.arguments import Layout, Leaf, flatten, lay_out
-from ...functions.calls.capture_errors import NotCaptured
-from ...functions.calls.recipe import (
+from ...errors import RuleTypeError, TraceError
+from ..backend.contract import Backend
+from ..backend.discovery import backend_of
+from ..functions.arguments import Layout, Leaf, flatten, lay_out
+from ..functions.capture_errors import NotCaptured
+from ..functions.captures import inline
+from ..functions.function import Function
+from ..functions.recipe import (
     ArgumentRules,
     GraphSource,
     Options,
@@ -29,20 +31,17 @@ from ...functions.calls.recipe import (
     Variant,
     never_run,
 )
-from ...functions.captures import inline
-from ...functions.function import Function
-from ...lowering.checks import check_float, check_values
-from ...lowering.forwards import Forward
-from ...lowering.function_graph import FunctionGraph
-from ...lowering.source import lower_forward
-from ...support.params import as_number
-from ...support.provided import NEEDS_ENGINE, provided
-from ...support.tensors import Tensor
-from ...support.threads import build_once
-from ...support.trees import optree
-from ...trace.limits import BRANCHES
-from ...trace.lookups import is_read
-from ...trace.trace import NeedsConcrete, Value, dtype_name
+from ..lowering.checks import check_float, check_values
+from ..lowering.forwards import Forward
+from ..lowering.function_graph import FunctionGraph
+from ..lowering.lower import lower_forward
+from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.params import as_number
+from ..support.threads import build_once
+from ..support.trees import Tensor, optree
+from ..trace.lookups import is_read
+from ..trace.source import BRANCHES
+from ..trace.trace import NeedsConcrete, Value, dtype_name
 from .rule_names import find_forward
 from .signature import call_of_class
 from .specialization import Specialization, asked_of_input, run_as_written

@@ -11,19 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import MultigradError, PlaceError
-from ... import ops
-from ...backend.contract import Backend
-from ...backend.emitted import Attached
-from ...ir.graph import Node, freeze
-from ...ir.types import BOOL, T
-from ...lowering.checks import find_device
-from ...support.provided import provided
-from ...support.tensors import Tensor
-from ...support.trees import optree
-from ...trace.coercion import array_node
-from ...trace.random_keys import KeySource
-from ...trace.trace import Trace, lift
+from ...errors import MultigradError, PlaceError
+from .. import ops
+from ..backend.contract import Backend
+from ..backend.emitted import Attached
+from ..ir.graph import Node, freeze
+from ..ir.op import BOOL, T
+from ..lowering.checks import find_device
+from ..support.lazy_modules import provided
+from ..support.trees import Tensor, optree
+from ..trace.coercion import array_node
+from ..trace.random_keys import KeySource
+from ..trace.trace import Trace, lift
 from .arguments import Layout, Leaf
 from .recipe import Recipe, Variant
 

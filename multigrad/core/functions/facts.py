@@ -15,22 +15,22 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from ....errors import TraceError
-from ... import ops
-from ...ir.graph import Location
-from ...ir.types import FLOATS, T, dtype_name
-from ...lowering.checks import format_lengths
-from ...passes.facts import GIVEN, LIBRARY, Shapes, needed_shapes
-from ...support.provided import provided
-from ...support.tensors import Tensor
-from ...trace.axes import known_shape
-from ...trace.lookups import is_read, look_up
-from ...trace.python_protocols import place_of
-from ...trace.source import OF_CODE, OF_TENSORS, rely_on_library
-from ...trace.trace import NeedsConcrete, Trace, Value
+from ...errors import TraceError
+from .. import ops
+from ..ir.graph import Location
+from ..ir.op import FLOATS, T, dtype_name
+from ..lowering.checks import format_lengths
+from ..passes.facts import GIVEN, LIBRARY, Shapes, needed_shapes
+from ..support.lazy_modules import provided
+from ..support.trees import Tensor
+from ..trace.axes import known_shape
+from ..trace.lookups import is_read, look_up
+from ..trace.python_protocols import place_of
+from ..trace.source import OF_CODE, OF_TENSORS, rely_on_library
+from ..trace.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout, Leaf, owner_of
 from .capture_errors import NotCaptured
-from .effect_records import attribute_of
+from .recipe import attribute_of
 
 ATTRIBUTE = "attribute."
 

@@ -15,28 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import GradientError, RuleTypeError
-from ...backend.contract import Backend
-from ...backend.discovery import backend_among, in_use, refuse_unusable
-from ...backend.values import owner_of
-from ...ir.attributes import is_name
-from ...ir.types import (
-    BOOL,
-    FLOATS,
-    FLOATS_OF_16_BITS,
-    INPUT,
-    UNKNOWN,
-    WHOLE,
-    T,
-    Type,
-    dtype_name,
-)
-from ...lowering.function_graph import OWN_NAMES
-from ...support.records import record
-from ...support.tensors import Tensor
-from ...support.trees import learn, optree, with_own_classes
-from ...trace.identity import is_plain, value_key
-from ...trace.trace import Value
+from ...errors import GradientError, RuleTypeError
+from ..backend.contract import Backend
+from ..backend.discovery import backend_among, in_use, refuse_unusable
+from ..backend.values import owner_of
+from ..ir.attributes import is_name
+from ..ir.op import BOOL, FLOATS, FLOATS_OF_16_BITS, INPUT, UNKNOWN, WHOLE, T, Type, dtype_name
+from ..lowering.function_graph import OWN_NAMES
+from ..support.records import record
+from ..support.trees import Tensor, learn, optree, with_own_classes
+from ..trace.identity import is_plain, value_key
+from ..trace.trace import Value
 
 PLAIN = (bool, int, str, bytes, type(None))
 # No containers, which is known without asking the backends.

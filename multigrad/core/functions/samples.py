@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.discovery import backend_of
-from ...ir.types import BOOL, WHOLE, T
-from ...ops.numerics import as_numpy_dtype
-from ...support.records import record
+from ..backend.discovery import backend_of
+from ..ir.op import BOOL, WHOLE, T
+from ..ops.numerics import as_numpy_dtype
+from ..support.records import record
 
 Array = Any
 SMALL = 512  # elements: a tensor of no more is taken in its own size

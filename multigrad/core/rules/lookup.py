@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from ....errors import RuleError, RuleTypeError, RuleValueError, closest
-from ...backend.compiler_events import ON_DEPEND
-from ...support.lazy_modules import late_function
-from ...support.params import Fused, read_fused, read_shards, read_way
-from ...trace.active_rules import THEN, ActiveRules, Moving, is_of_then
-from ...trace.identity import function_key
-from ...trace.lookups import READING, Lookup, check_ranges, names_in, note_lookup, reading
+from ...errors import RuleError, RuleTypeError, RuleValueError, closest
+from ..backend.compiler_events import ON_DEPEND
+from ..support.lazy_modules import late_function
+from ..support.params import Fused, read_fused, read_shards, read_way
+from ..trace.active_rules import THEN, ActiveRules, Moving, is_of_then
+from ..trace.identity import function_key
+from ..trace.lookups import READING, Lookup, check_ranges, names_in, note_lookup, reading
 from . import rule_names
 from .rule import Rule
 from .rule_names import TEMPLATES, Epoch
@@ -31,7 +31,7 @@ from .signature import Signature, called_method, name_of
 if TYPE_CHECKING:
     from .rule_in_force import RuleInForce
 
-bind = late_function("multigrad.core.rules.model.rule_in_force:bind")
+bind = late_function("multigrad.core.rules.rule_in_force:bind")
 
 # The Rules of plain functions, by the identity of the function. Weak: a rule goes with the last who
 # holds it; its graphs and code (`specialization.code_of`) stay as long as the function.

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....errors import RuleTypeError, suggest
-from ...trace.active_rules import Moving
+from ...errors import RuleTypeError, suggest
+from ..trace.active_rules import Moving
 
 REQUIRED = inspect.Parameter.empty
 STATIC_TYPES = (bool, int, str, type(None), tuple)

@@ -1,1 +1,0 @@
-"""Graphs derived from graphs: calls with their own gradients, derivatives, parts for shards."""
