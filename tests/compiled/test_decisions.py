@@ -197,6 +197,21 @@ def test_a_quotient_is_that_of_ieee_754(backend: Any) -> None:
     assert differing(backend, is_it, {"it": np.ones_like(x)}, x, x / STEP, STEP) == {}
 
 
+@pytest.mark.needs("torch")
+def test_a_root_is_that_of_ieee_754_where_torch_traces_and_compiles_no_kernel() -> None:
+    import torch
+
+    @xg.function
+    def is_missed(x: Any) -> Any:
+        return xp.where(xp.sqrt(x * x) != xp.abs(x), 1.0, 0.0)
+
+    x = (np.random.default_rng(0).standard_normal(60_000) + 3).astype(np.float32)
+    expected = (np.sqrt(x * x) != np.abs(x)).astype(np.float32)
+    for backend in ("eager", "aot_eager"):
+        found = torch.compile(lambda x: is_missed(x), backend=backend)(torch.tensor(x))
+        np.testing.assert_array_equal(found.numpy(), expected)
+
+
 @pytest.mark.backends("jax")
 def test_an_example_of_a_batch_decides_as_it_does_alone(backend: Any) -> None:
     import jax
