@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import types
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -27,7 +28,6 @@ from multigrad.core.trace.python_protocols import place_of
 from multigrad.core.trace.trace import Trace, Value
 from multigrad.engine.capture.copies.run_or_import import run_written_in
 from multigrad.engine.capture.user_code.inspection import contents, mentioned
-from multigrad.engine.functions.code_recipes import call_plainly
 from multigrad.engine.functions.importer_api import import_once
 from multigrad.engine.functions.object_arguments import MayTakeObjects
 
@@ -96,12 +96,12 @@ def record_class(
 
 def run_class(code: ClassCode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
     """Run the class on tensors, as torch does."""
-    return record_call(code, torch.no_grad()(call_plainly), None, args, kwargs)
+    return record_call(code, torch.no_grad()(operator.call), None, args, kwargs)
 
 
 def run_primal(code: ClassCode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run forward on tensors, where autograd is to see what it computes."""
-    return record_call(code, call_plainly, None, args, kwargs).outputs
+    return record_call(code, operator.call, None, args, kwargs).outputs
 
 
 # --- how a function of a class is called: torch runs forward and backward without autograd --------

@@ -15,6 +15,7 @@ Each has `Recipe.run`, which calls the code as it is, and `Recipe.record`, which
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -45,8 +46,8 @@ def recipe_of_gradient(
     function: Callable[..., Any],
     name: str,
     *,
-    library: str = "",
-    options: Options = DEFAULTS,
+    library: str,
+    options: Options,
     imported: ImportedGradient | None = None,
 ) -> Recipe:
     """Return the recipe of a function that returns its outputs and a function of their cotangents.
@@ -184,16 +185,14 @@ def recipe_of_pair(
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         outputs = forward(*args, **kwargs)
-        return Recorded(outputs, pull_of(call_plainly, outputs, args, kwargs))
+        return Recorded(outputs, pull_of(operator.call, outputs, args, kwargs))
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         def call(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
             return run_written_in(library, function, trace, *given, **named)
 
         outputs = call(forward, *args, **kwargs)
-        if backward is None:
-            return Recorded(outputs, None)
-        if residuals is None:
+        if backward is None or residuals is None:
             return Recorded(outputs, pull_of(call, outputs, args, kwargs))
 
         def pull_later(grad_out: Any) -> Any:
@@ -218,7 +217,3 @@ def recipe_of_pair(
         copied=copied,
         options=options,
     )
-
-
-def call_plainly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return function(*args, **kwargs)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dis
 import re
-from types import TracebackType
+import traceback
+from types import FrameType
 
 from ....core.functions.arguments import Layout
 from ....core.functions.capture_errors import NotCaptured
@@ -44,11 +45,10 @@ def _facts_for(kind: str, layout: Layout) -> set[str]:
 
 def find_place(trace: Trace, error: Exception) -> tuple[str, int] | None:
     """Return the file and the line of the user's code in a traceback, the innermost."""
-    place, tb = None, error.__traceback__
-    while tb is not None:
-        if _is_users(trace, tb):
-            place = (tb.tb_frame.f_code.co_filename, tb.tb_lineno)
-        tb = tb.tb_next
+    place = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if _is_users(trace, frame):
+            place = (frame.f_code.co_filename, line)
     return place
 
 
@@ -57,13 +57,13 @@ def is_users_own(trace: Trace, error: BaseException) -> bool:
     tb = error.__traceback__
     while tb is not None and tb.tb_next is not None:
         tb = tb.tb_next
-    if tb is None or not _is_users(trace, tb):
+    if tb is None or not _is_users(trace, tb.tb_frame):
         return False
     # Not a call: the library would have raised then.
     operation = tb.tb_frame.f_code.co_code[tb.tb_lasti]
     return dis.opname[operation] == "RAISE_VARARGS"
 
 
-def _is_users(trace: Trace, tb: TracebackType) -> bool:
+def _is_users(trace: Trace, frame: FrameType) -> bool:
     # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
-    return any(tb.tb_frame.f_code is code for code in trace.source.codes)
+    return any(frame.f_code is code for code in trace.source.codes)

@@ -100,7 +100,8 @@ class Shaker:
         if isinstance(value, functools.partial):
             return self.partial(value, name)
         if isinstance(value, types.SimpleNamespace):  # the parts of a composite
-            return self.parts_of_composite(value)
+            self.alive.append(value)
+            return self.define(id(value), "parts", lambda: self.parts_of_composite(value))
         if isinstance(value, type) and issubclass(value, MultigradError):
             general = (Exception, BaseException, object, KeyError, LookupError)
             bases = [c for c in value.__mro__ if c.__module__ == "builtins" and c not in general]
@@ -165,14 +166,9 @@ class Shaker:
         return f"functools.partial({', '.join(words)})"
 
     def parts_of_composite(self, value: types.SimpleNamespace) -> str:
-        word = self.known.get(id(value))
-        if word is None:
-            self.alive.append(value)
-            self.imports.lines.add("import types")
-            words = [f"{name}={self.express(each, name)}" for name, each in vars(value).items()]
-            word = self.known[id(value)] = self.fresh("parts")
-            self.parts.append(f"{word} = types.SimpleNamespace({', '.join(words)})")
-        return word
+        self.imports.lines.add("import types")
+        words = [f"{name}={self.express(each, name)}" for name, each in vars(value).items()]
+        return f"types.SimpleNamespace({', '.join(words)})"
 
     def find_place(self, value: Any) -> tuple[str, str] | None:
         """Return the module of ours, and the name there, whose statement defines a value."""

@@ -303,20 +303,17 @@ class Equation:
         """Return the gradients of (args, kwargs); each step has a derivative of its own."""
         # Under a trace no values are known that an error could depend on.
         is_open = not backend_in(x).tensors.is_traced(flat_tree(x)[0])
-        attach, adjoint = self.open_steps if is_open else self.captured_steps
+        attach, adjoint = self.steps[is_open]
         x = attach(x, args, kwargs)
         w = adjoint(as_arrays(u), x, args, kwargs)
         return self.pull_params(w, x, args, kwargs)
 
     @cached_property
-    def open_steps(self) -> tuple[Any, Any]:
-        """`attach` and `adjoint` where values are known: with derivatives of any order."""
-        return self.make_steps(looks_at_values=True)
-
-    @cached_property
-    def captured_steps(self) -> tuple[Any, Any]:
-        """The same as graphs, which have one derivative more."""
-        return self.make_steps(looks_at_values=False)
+    def steps(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+        """`attach` and `adjoint` as graphs, which have one derivative more; and where values are
+        known: with derivatives of any order.
+        """
+        return self.make_steps(looks_at_values=False), self.make_steps(looks_at_values=True)
 
     def make_steps(self, looks_at_values: bool) -> tuple[Any, Any]:
         """Return `(x, args, kwargs) -> x` with x's gradient, and `(u, x, args, kwargs) -> w`."""

@@ -51,7 +51,7 @@ def run_bounded(
         choose: makes the choices that ops leave to each library; None: NumPy's.
     """
     graphs = [graphs] if isinstance(graphs, Graph) else graphs
-    values = _compute(graphs, inputs, partial(meaning, dtype=dtype, change=choose))
+    values = _compute(graphs, _given(graphs, inputs), partial(meaning, dtype=dtype, change=choose))
 
     @functools.cache
     def largest() -> dict[Node, Any]:
@@ -64,17 +64,20 @@ def run_bounded(
     return [Bounded(values[node], lambda node=node: largest()[node]) for node in outputs]
 
 
+def _given(graphs: Sequence[Graph], inputs: Mapping[str, Any]) -> dict[Node, Any]:
+    nodes = itertools.chain(*[graph.nodes for graph in graphs])
+    return {node: inputs[node.attr("name")] for node in nodes if node.op is ops.INPUT}
+
+
 def _compute(
     graphs: Sequence[Graph],
-    inputs: Mapping[str, Any],
+    values: dict[Node, Any],
     value_of: Callable[[Node, Sequence[Any]], Any],
 ) -> dict[Node, Any]:
-    values: dict[Node, Any] = {}
+    """Return the values of all nodes, among them those of the inputs that are given."""
     with np.errstate(all="ignore"):
         for node in itertools.chain(*[graph.nodes for graph in graphs]):
-            if node.op is ops.INPUT:
-                values[node] = inputs[node.attr("name")]
-            elif node not in values:
+            if node not in values:
                 values[node] = value_of(node, [values[o] for o in node.operands])
     return values
 
@@ -140,10 +143,8 @@ LOOPS: dict[ops.Op, Callable[..., tuple[Any, ...]]] = {ops.WHILE_LOOP: turn_by, 
 def _function_of(region: Region, dtype: Any, change: Change) -> Callable[..., tuple[Any, ...]]:
     def compute(*values: Array) -> tuple[Any, ...]:
         graph = region.graph
-        results: dict[Node, Any] = dict(zip(graph.inputs, values, strict=True))
-        for node in graph.nodes:
-            if node not in results:
-                results[node] = meaning(node, [results[o] for o in node.operands], dtype, change)
+        inputs = dict(zip(graph.inputs, values, strict=True))
+        results = _compute([graph], inputs, partial(meaning, dtype=dtype, change=change))
         return tuple(results[node] for node in graph.outputs)
 
     return compute
@@ -238,7 +239,7 @@ def run_rounded(
             value = value + (rounded(node, operands[0]) - operands[0])
         return value
 
-    values = _compute(graphs, inputs, value_of)
+    values = _compute(graphs, _given(graphs, inputs), value_of)
     return [values[node] for graph in graphs for node in graph.outputs]
 
 
