@@ -101,6 +101,14 @@ def rows() -> Rows:
     return found
 
 
+def lines_of(rows: Rows) -> Iterator[str]:
+    """Yield the lines from which `shipped.read_rows` reads these."""
+    for name, (source, proven) in sorted(rows.items()):
+        yield f"{name} {source}\n"
+        for function, digests in sorted(proven.items()):
+            yield f"  {function} {' '.join(sorted(digests))}\n"
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(".")[0])
     parser.add_argument("--out", type=Path, default=shipped.FILE, help="the file of the digests")
@@ -108,4 +116,4 @@ if __name__ == "__main__":
     os.environ[VARIABLE] = ALL
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        options.out.write_text(shipped.write_rows(rows()), "utf-8")
+        options.out.write_text("".join(lines_of(rows())), "utf-8")

@@ -254,16 +254,4 @@ def read_rows(text: str) -> dict[str, tuple[str, dict[str, list[str]]]]:
     return rows
 
 
-def write_rows(rows: Mapping[str, tuple[str, Mapping[str, list[str]]]]) -> str:
-    """Return the text from which `read_rows` reads these."""
-
-    def lines() -> Iterator[str]:
-        for name, (source, proven) in sorted(rows.items()):
-            yield f"{name} {source}"
-            for function, digests in sorted(proven.items()):
-                yield f"  {function} {' '.join(sorted(digests))}"
-
-    return "".join(f"{line}\n" for line in lines())
-
-
 _FOLDERS = tuple(str(PACKAGE / each) for each in FOLDERS)

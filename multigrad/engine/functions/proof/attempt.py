@@ -1,6 +1,6 @@
 """An attempt at a proof: a capture, what was captured, and how both are run on samples.
 
-`functions.py` and `rules.py` make one of a Function and of a rule; `proof.py` carries it out.
+`functions.py` makes one; `proof.py` carries it out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ....core.functions import samples
 from ....core.functions.samples import InputSlot, Sample
 from ....core.ir.graph import Graph
 from ....core.ops.numerics import as_numpy_dtype
+from .executions import FunctionUnderProof
 from .run import Outcome
 from .verdicts import ProofSubject
 
@@ -23,6 +24,7 @@ class Attempt:
     """A capture to be proven.
 
     Attributes:
+        captured: the graphs, their code, and the arguments.
         subject: what it is, for messages.
         graphs, names: the graphs, and a name for each of their outputs, in order.
         shown: what messages call each result that is compared, by name.
@@ -31,20 +33,14 @@ class Attempt:
         slots_as_called: the tensors in the call's own shapes, for an original that takes no smaller
             ones; None: they are these already, or too large.
         numbers: the run-time numbers by name; those in `fixed_numbers` are part of the capture.
-        may_act: whether the original may have side effects, so that it runs once.
         run: runs both sides on samples; raises what the original raises for the first of them.
         recapture: captures once more, to find the line where the two part.
-        dialects: those that the original is written in.
+        dialect: that which the original is written in.
         add_cotangents: adds to a sample the cotangents, which have the shapes of its outputs.
         is_neutral: whether the code is for no one library: on NumPy its dtypes are not NumPy's.
-        numbers_adapt: whether numbers in code take the dtype of what they meet, as a rule's do.
-        is_derived: whether frameworks derive the derivative, each with other roundings and edges.
-        is_known_in_float64: whether the graphs were compared in another dtype already: what they
-            mean in float64 is the same for each.
-        functions, objects: what the original runs, and what it is given besides tensors and
-            numbers; what it changes of them is undone.
     """
 
+    captured: FunctionUnderProof
     subject: ProofSubject
     graphs: tuple[Graph, ...]
     names: tuple[str, ...]
@@ -53,18 +49,12 @@ class Attempt:
     slots: tuple[InputSlot, ...]
     numbers: Mapping[str, Any]
     fixed_numbers: frozenset[str]
-    may_act: bool
     run: Callable[[Sequence[Sample]], list[Outcome]]
     recapture: Callable[[], Any]
-    dialects: Sequence[str]
-    add_cotangents: Callable[[Sample], Sample] = lambda sample: sample
-    slots_as_called: tuple[InputSlot, ...] | None = None
-    is_neutral: bool = False
-    numbers_adapt: bool = False
-    is_derived: bool = False
-    is_known_in_float64: bool = False
-    functions: Sequence[Any] = ()
-    objects: Sequence[Any] = ()
+    dialect: str
+    add_cotangents: Callable[[Sample], Sample]
+    slots_as_called: tuple[InputSlot, ...] | None
+    is_neutral: bool
 
     @property
     def dtype(self) -> Any:
@@ -76,10 +66,6 @@ class Attempt:
         nodes = dict.fromkeys(node for graph in self.graphs for node in graph.inputs)
         names = [node.attr("name") for node in nodes]
         return tuple(name for name in names if name.startswith("grad_out_"))
-
-    @property
-    def is_random(self) -> bool:
-        return any(graph.input("key") is not None for graph in self.graphs)
 
     @property
     def ops(self) -> set[ops.Op]:

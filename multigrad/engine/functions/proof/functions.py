@@ -84,6 +84,7 @@ def prove_function(
         elsewhere=captured.recipe.imported is None,
     )
     attempt = Attempt(
+        captured=captured,
         subject=subject,
         graphs=(graphs.forward, graphs.backward),
         names=(*graphs.outputs, *(f"gradient of {name}" for name in graphs.wrt)),
@@ -94,22 +95,16 @@ def prove_function(
         },
         is_neutral=captured.apply is None
         and (is_rule or is_neutral(dialect) or not any(map(names_library, plain))),
-        numbers_adapt=is_rule,
         slots=slots,
         slots_as_called=None if is_narrow else _slots_as_called(captured, slots),
         numbers=_numbers(captured),
         fixed_numbers=frozenset(
             fact.removeprefix("param:") for fact in facts if fact.startswith("param:")
         ).union(captured.variant.numbers_now()),
-        may_act=captured.may_act,
         run=partial(run_written_in, dialect),
         recapture=recapture,
-        dialects=(dialect,),
+        dialect=dialect,
         add_cotangents=_cotangents_for(graphs),
-        is_derived=captured.recipe.is_derived,
-        is_known_in_float64="" in captured.variant.proofs.values(),
-        functions=functions,
-        objects=[x.value for x in captured.layout.leaves if x.kind == "static"],
     )
     called = library_of_leaves(captured.layout, captured.leaves)
     try:
@@ -119,7 +114,7 @@ def prove_function(
             raise
         # NumPy's functions on the call's tensors, whose methods these are: `np.exp(x).std()`.
         run = partial(run_written_in, called, elsewhere=False)
-        attempt = replace(attempt, run=run, dialects=(called,))
+        attempt = replace(attempt, run=run, dialect=called)
         reason = prove(attempt, is_call=is_call)
         if reason:  # it does not run on these, and the first word stands
             raise

@@ -95,7 +95,7 @@ def compare_outcome(
         return None
     if difference is None or _left_its_range(case):
         return ""
-    if attempt.is_derived and sample.label == samples.OWN and _is_on_an_edge(case):
+    if attempt.captured.recipe.is_derived and sample.label == samples.OWN and _is_on_an_edge(case):
         return ""
     subject = attempt.subject
     if subject.home and outcome.home:  # where it was found to run, whatever was guessed
@@ -129,7 +129,7 @@ class Case:
         """
         attempt, original, lowered = self.attempt, self.original, self.outcome.lowered
         titles = attempt.shown
-        if attempt.is_derived and self._meets_edges():
+        if attempt.captured.recipe.is_derived and self._meets_edges():
             titles = _without_gradients(titles)
         # What is meant for all libraries keeps its dtype, which NumPy promotes.
         is_free = attempt.is_neutral and self.outcome.home == "numpy"
@@ -155,8 +155,9 @@ class Case:
         label = self.sample.label
         if self.outcome.lowered is None or (self.is_call and label == samples.OWN):
             return True
-        is_shown = self.attempt.is_known_in_float64 or label in (samples.FAR, samples.OWN)
-        return not is_shown
+        # A proof in another dtype has compared the same meaning in float64.
+        is_known = "" in self.attempt.captured.variant.proofs.values()
+        return not (is_known or label in (samples.FAR, samples.OWN))
 
     def _meets_edges(self) -> bool:
         # NaN, as of sums out of range, is an edge, too.
@@ -176,7 +177,7 @@ def _without_gradients(shown: Mapping[str, str]) -> dict[str, str]:
 def _depends_on_choices(case: Case) -> bool:
     # Each function of a library chooses the signs of vectors and the order of equal elements.
     attempt, sample, outcome = case.attempt, case.sample, case.outcome
-    if attempt.may_act or find_dtype(sample, case.original, attempt.dtypes, attempt.shown):
+    if attempt.captured.may_act or find_dtype(sample, case.original, attempt.dtypes, attempt.shown):
         return False
     if has_signs(attempt.graphs):
         sides = [side for side in (outcome.original, outcome.lowered) if side is not None]
@@ -215,7 +216,7 @@ def _left_its_range(case: Case) -> bool:
     # The original may lose to its dtype's range: in float64 it is what its graph means, and where
     # it is so in its own dtype, the lowered code is, too.
     attempt, sample = case.attempt, case.sample
-    if sample.label != samples.FAR or attempt.may_act or not sample.is_narrow():
+    if sample.label != samples.FAR or attempt.captured.may_act or not sample.is_narrow():
         return False
     wide_sample = sample.widened()
     try:
@@ -264,7 +265,7 @@ def _blame(case: Case, difference: Disagreement) -> str:
         return OUT_OF_RANGE
     conventions = [each for graph in attempt.graphs for each in told_conventions(graph)]
     is_slope = " of " in difference.what
-    if conventions and is_slope and not attempt.may_act and _agree_beside(case):
+    if conventions and is_slope and not attempt.captured.may_act and _agree_beside(case):
         return f"The graph takes the derivative {conventions[0]}. {NOT_AS_KNOWN}"
     outputs = attempt.graphs[0].outputs  # of the forward; equal nodes are one
     if is_slope and len({*outputs}) < len(outputs):
@@ -288,7 +289,7 @@ def _find_mended(case: Case) -> str:
 
 
 def _varies(case: Case) -> bool:
-    if case.attempt.may_act or case.outcome.original is None:
+    if case.attempt.captured.may_act or case.outcome.original is None:
         return False
     try:
         (second_outcome,) = case.attempt.run([case.sample])
@@ -299,7 +300,7 @@ def _varies(case: Case) -> bool:
 
 def _find_line(case: Case) -> Location | None:
     attempt, sample = case.attempt, case.sample
-    if attempt.may_act:
+    if attempt.captured.may_act:
         return None
     files = {location.file for graph in attempt.graphs for location in graph.locations.values()}
     if attempt.subject.code is not None:

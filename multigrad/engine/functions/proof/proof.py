@@ -45,8 +45,10 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
     own_sample = _own_values(attempt) if is_call else None
     if is_call and own_sample is None:
         return ""
-    snapshot = Snapshot()
-    snapshot.see_all(attempt.functions, attempt.objects)
+    captured, snapshot = attempt.captured, Snapshot()
+    # What the original changes of what it runs, and of what it is given, is undone.
+    objects = [leaf.value for leaf in captured.layout.leaves if leaf.kind == "static"]
+    snapshot.see_all(captured.recipe.functions, objects)
     try:
         with turning_at_most(MOST_TURNS):
             if own_sample is None:
@@ -72,9 +74,9 @@ def compare_with_call(
     Raises:
         DisprovedError: there it gives something else.
     """
-    subject = replace(attempt.subject, home=called, read_as=attempt.dialects[0])
+    subject = replace(attempt.subject, home=called, read_as=attempt.dialect)
     try:
-        prove(replace(attempt, subject=subject, run=run, dialects=(called,)))
+        prove(replace(attempt, subject=subject, run=run, dialect=called))
     except DisprovedError:
         raise
     except Exception:  # of code that is not written for them
@@ -82,7 +84,7 @@ def compare_with_call(
 
 
 def _prove_on_samples(attempt: Attempt) -> str:
-    if attempt.is_random and not all(map(replays_draws, attempt.dialects)):
+    if attempt.captured.graphs.is_random and not replays_draws(attempt.dialect):
         return leave_open(
             attempt.subject, "it draws random numbers, which cannot be repeated there"
         )
@@ -91,7 +93,7 @@ def _prove_on_samples(attempt: Attempt) -> str:
         outcomes = attempt.run(batch)
     except Exception as error:
         # The original may accept no shapes but the call's own.
-        may_repeat = not attempt.may_act and not isinstance(error, Endless)
+        may_repeat = not attempt.captured.may_act and not isinstance(error, Endless)
         if attempt.slots_as_called is not None and may_repeat:
             return _prove_on_samples(
                 replace(attempt, slots=attempt.slots_as_called, slots_as_called=None)
@@ -123,7 +125,7 @@ def _prove_on_call(attempt: Attempt, called: Sample, is_call: bool) -> str:
 
 def _samples(attempt: Attempt) -> list[Sample]:
     first_sample = attempt.add_cotangents(samples.draw(attempt.slots, attempt.numbers))
-    batch = [first_sample] if attempt.may_act else [first_sample, *_more_samples(attempt)]
+    batch = [first_sample] if attempt.captured.may_act else [first_sample, *_more_samples(attempt)]
     if ops.WHILE_LOOP in attempt.ops:  # which may not end on a sample
         batch = [sample for sample in batch if _ends(attempt, sample)]
     if not batch:
@@ -141,7 +143,7 @@ def _more_samples(attempt: Attempt) -> Iterator[Sample]:
         yield attempt.add_cotangents(own_sample)
     elif free:
         yield attempt.add_cotangents(samples.draw(attempt.slots, numbers, "other numbers"))
-    is_infinite = all(map(keeps_infinity, attempt.dialects)) and takes_infinity(attempt.graphs)
+    is_infinite = keeps_infinity(attempt.dialect) and takes_infinity(attempt.graphs)
     values = samples.EDGES if is_infinite else samples.FINITE_EDGES
     # Which of equal elements comes first is open in some libraries' sorts.
     has_sort = ops.ARGSORT in attempt.ops
@@ -173,4 +175,5 @@ def _ends(attempt: Attempt, sample: Sample) -> bool:
 
 def _own_values(attempt: Attempt) -> Sample | None:
     # None if the values are unknown or too many, or if the original must run only once.
-    return None if attempt.may_act else samples.own_values(attempt.slots, attempt.numbers)
+    may_act = attempt.captured.may_act
+    return None if may_act else samples.own_values(attempt.slots, attempt.numbers)

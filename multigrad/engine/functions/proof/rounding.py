@@ -67,8 +67,10 @@ class Rounding:
     @cached_property
     def least(self) -> float:
         """How coarsely each step may be rounded at least, whatever its dtype."""
-        inexact = [coarseness_of(name, self.attempt.graphs) for name in self.attempt.dialects]
-        return max([*inexact, self._eps_of_numbers() if self.attempt.numbers_adapt else 0.0])
+        inexact = coarseness_of(self.attempt.dialect, self.attempt.graphs)
+        # Numbers in a rule take the dtype of what they meet.
+        is_rule = self.attempt.captured.recipe.noun == "rule"
+        return max(inexact, self._eps_of_numbers() if is_rule else 0.0)
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -229,7 +231,7 @@ def differ_from_lowered(
         is_in_range: only where the original is what the graphs mean in float64.
     """
     judge = partial(find_off, ops=0, eps=0.0, half=False)
-    meanings, is_derived = rounding.wide, rounding.attempt.is_derived
+    meanings, is_derived = rounding.wide, rounding.attempt.captured.recipe.is_derived
     expected = {name: Bounded(a, magnitude(a)) for name, a in lowered.items() if a is not None}
 
     def forgive(name: str, actual: Array, given: Array, off: Array) -> Array:
@@ -302,7 +304,8 @@ def differ_from_meaning(
     half: bool,
 ) -> Disagreement | None:
     """Return the first result that is not the graphs', neither in float64 nor in their dtype."""
-    meanings, graphs, is_derived = rounding.wide, rounding.graphs, rounding.attempt.is_derived
+    meanings, graphs = rounding.wide, rounding.graphs
+    is_derived = rounding.attempt.captured.recipe.is_derived
     types = {node.type.dtype for graph in graphs for node in graph.nodes}
     eps = max([rounding.eps, *(eps_of(as_numpy_dtype(t)) for t in types if t in FLOATS)])
     judge = partial(find_off, ops=count_ops(graphs), eps=eps, half=half)
