@@ -43,9 +43,7 @@ class _CompiledByJax(compilers.Run):
         super().__init__(fn, rules, moving, word)
 
         def run(*args: Any, multigrad_hidden: Any, **kwargs: Any) -> Any:
-            first, second, numbers = multigrad_hidden
-            hidden = (compilers.Hidden(*first), compilers.Hidden(*second))
-            result, applied = self.trace(hidden, numbers, args, kwargs)
+            result, applied = self.trace(multigrad_hidden, args, kwargs)
             return _ResultAndCount(result, _ApplicationCount(applied))
 
         run.__signature__ = _signature_with_hidden(fn)  # type: ignore[attr-defined]
@@ -71,11 +69,7 @@ class _CompiledByJax(compilers.Run):
             yield
 
     def call(self, rules: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
-        first, second = (
-            (each.values, None if each.key is None else random.key_words(each.key), each.count)
-            for each in compilers.hide(rules)
-        )
-        hidden = (first, second, tuple(self.numbers(load_backend("jax"))))
+        hidden = self.hidden(rules, load_backend("jax"), lambda number: number, random.key_words)
         on_read(None)  # a trace around this one may hold the hidden arguments as constants
         with FRAME("xg.jit"), MOVED(self.word):
             result_and_count = self.run(*args, multigrad_hidden=hidden, **kwargs)

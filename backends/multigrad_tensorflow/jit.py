@@ -49,25 +49,21 @@ class _CompiledByTensorflow(compilers.Run):
         super().__init__(converted_function, rules, moving, word)
         self.applied = (0, 0)  # set by each trace
         if options.get("input_signature") is not None:
-            specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self.hidden(rules)]
+            specs = tf.nest.map_structure(_spec_of, self.tensors(rules))
             # the hidden numbers come first, so the user's signature is extended
             options["input_signature"] = (specs, tuple(options["input_signature"]), {})
 
         def run(hidden: Any, args: Any, kwargs: Any) -> Any:
-            hidden = list(hidden)
-            numbers = [hidden.pop() for _ in moving][::-1]
-            hidden_rules = _from_tensors(compilers.hide(rules), hidden)
-            result, self.applied = self.trace(hidden_rules, numbers, args, kwargs)
+            result, self.applied = self.trace(hidden, args, kwargs)
             return result, tf.constant(self.applied) if any(self.applied) else None
 
         self.run = tf.function(run, autograph=False, **options)
 
-    def hidden(self, rules: Any) -> list[Tensor]:
-        numbers = map(_as_number, self.numbers(load_backend("tensorflow")))
-        return [*_as_tensors(compilers.hide(rules)), *numbers]
+    def tensors(self, rules: Any) -> Any:
+        return self.hidden(rules, load_backend("tensorflow"), _as_number, random.key_words)
 
     def call(self, rules: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
-        hidden = self.hidden(rules)
+        hidden = self.tensors(rules)
         with self.in_force(ActiveRules(token="xg.jit")):
             result, applied = self.run(hidden, args, kwargs)
         if applied is None:
@@ -77,14 +73,8 @@ class _CompiledByTensorflow(compilers.Run):
         return result, (first, second)
 
 
-def _as_tensors(hidden: tuple[Any, Any]) -> list[Tensor]:
-    tensors = []
-    for rule in hidden:
-        # in this order `_from_tensors` takes them back
-        tensors += map(_as_number, rule.values)
-        if rule.key is not None:
-            tensors += [random.key_words(rule.key), tf.cast(rule.count, tf.uint32)]
-    return tensors
+def _spec_of(tensor: Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
 def _as_number(value: Any) -> Tensor:
@@ -92,12 +82,3 @@ def _as_number(value: Any) -> Tensor:
         # faster than a conversion
         return tf.constant(value, tf.float64)
     return tf.convert_to_tensor(value)
-
-
-def _from_tensors(hidden: tuple[Any, Any], tensors: list[Tensor]) -> tuple[Any, Any]:
-    rules = []
-    for rule in hidden:
-        values = tuple(tensors.pop(0) for _ in rule.values)
-        key, count = (None, None) if rule.key is None else (tensors.pop(0), tensors.pop(0))
-        rules.append(compilers.Hidden(values, key, count))
-    return rules[0], rules[1]

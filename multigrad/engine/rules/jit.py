@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, overload
@@ -38,9 +38,7 @@ __all__ = [
     "ActiveRules",
     "Cut",
     "Function",
-    "Hidden",
     "Run",
-    "hide",
     "jit",
     "key_by_rules",
     "key_runs",
@@ -283,19 +281,39 @@ class Run:
         self.met: list[Moving] = []
         self.held: list[Moving] = []
 
-    def trace(
-        self, hidden: tuple[Hidden, Hidden], numbers: Sequence[Any], args: Any, kwargs: Any
-    ) -> tuple[Any, tuple[int, int]]:
+    def hidden(
+        self,
+        rules: Cut,
+        backend: Backend,
+        as_number: Callable[[Any], Any],
+        as_key: Callable[[Any], Any],
+    ) -> tuple[list[Any], list[Any]]:
+        """Return what compiled code takes besides the arguments, as its compiler takes these: for
+        each rule lists of its numbers, its key and its count, and the numbers that move.
+        """
+        parts = [
+            (
+                [as_number(value) for value in part.values],
+                [] if part.key is None else [as_key(part.key)],
+                [] if part.count is None else [as_number(part.count)],
+            )
+            for part in hide(rules)
+        ]
+        return parts, [as_number(read(each, backend)) for each in self.moving]
+
+    def trace(self, hidden: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
         """Return the result in a trace, and how often each rule was applied, as `call` does."""
-        active = reveal(self.rules, hidden)
+        parts, numbers = hidden
+        first, second = (
+            Hidden(tuple(values), *(key or [None]), *(count or [None]))
+            for values, key, count in parts
+        )
+        active = reveal(self.rules, (first, second))
         with self.in_force(active), jit_tracing(self.moving, numbers) as jit_trace:
             result = self.fn(*args, **kwargs)
         self.met += jit_trace.met
         self.held += jit_trace.held
         return result, count_applied(active)
-
-    def numbers(self, backend: Backend) -> list[Any]:
-        return [read(each, backend) for each in self.moving]
 
     def call(self, rules: Cut, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
         raise NotImplementedError
@@ -406,20 +424,11 @@ def key_by_rules(
             self.run = compile(self.traced)
 
         def traced(self, hidden: Any, args: Any, kwargs: Any) -> Any:
-            values, keys, counts, numbers = hidden
-            parts = zip(values, keys, counts, strict=True)
-            first, second = (Hidden(tuple(v), k, c) for v, k, c in parts)
-            result, applications = self.trace((first, second), numbers, args, kwargs)
+            result, applications = self.trace(hidden, args, kwargs)
             return result, list(applications)
 
         def call(self, rules: Cut, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
-            parts = hide(rules)
-            hidden = (
-                [[as_number(value) for value in part.values] for part in parts],
-                [None if part.key is None else as_key(part.key) for part in parts],
-                [None if part.key is None else as_number(part.count) for part in parts],
-                [as_number(number) for number in self.numbers(backend)],
-            )
+            hidden = self.hidden(rules, backend, as_number, as_key)
             with in_force(ActiveRules(token="xg.jit")):
                 result, applications = self.run(hidden, args, kwargs)
             return result, (int(applications[0]), int(applications[1]))
