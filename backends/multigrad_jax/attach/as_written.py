@@ -24,13 +24,13 @@ from multigrad.engine.capture.user_code.inspection import contents
 from ..core.attach.host import is_traced
 from ..core.attach.render import make_strong
 from ..core.attach.vjp import forbid_derivative
-from ..core.versions import custom_vjp_of_values, take_current_trace
+from ..core.versions import custom_vjp_of_values, kinds_of_traces
 from ..distributed import Varying, vary_alike, vary_as, varying
 
 Tensor: TypeAlias = jax.Array
 Run: TypeAlias = Callable[..., Any]
 Pullback: TypeAlias = Callable[..., tuple[Tensor | None, ...]]
-EAGER = ("EvalTrace", "JVPTrace", "LinearizeTrace")  # traces that compute at once
+EAGER = frozenset({"EvalTrace", "JVPTrace", "LinearizeTrace"})  # traces that compute at once
 CLOSED = (str, bytes, int, float, complex, type, types.ModuleType, jax.Array, Backend)
 MOST_OBJECTS = 10_000  # searched for a tracer; beyond that, none is assumed
 
@@ -43,12 +43,10 @@ def attach_function(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[T
             gradient or None for each tensor, `undifferentiable` are positions of outputs without
             gradients.
     """
-    with take_current_trace() as trace:
-        pass
     strong = tuple(map(make_strong, tensors))
-    if type(trace).__name__ == "EvalTrace":  # no derivative is taken
+    if kinds_of_traces()[0] == "EvalTrace":  # no derivative is taken
         return tuple(map(jnp.asarray, run(*strong)[0]))
-    attach = _attach_at_once if is_eager(trace) and not has_tracer(run, tensors) else _attach_traced
+    attach = _attach_at_once if is_eager() and not has_tracer(run, tensors) else _attach_traced
     outputs, undifferentiable = attach(run, vary_alike(strong), name)
     return tuple(
         jax.lax.stop_gradient(output) if i in undifferentiable else output
@@ -56,12 +54,8 @@ def attach_function(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[T
     )
 
 
-def is_eager(trace: Any) -> bool:
-    while trace is not None:
-        if type(trace).__name__ not in EAGER:
-            return False
-        trace = getattr(trace, "parent_trace", None)
-    return True
+def is_eager() -> bool:
+    return EAGER.issuperset(kinds_of_traces())
 
 
 @jax.tree_util.register_static

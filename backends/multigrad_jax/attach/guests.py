@@ -21,7 +21,6 @@ from ..core.attach.host import is_traced, precision
 from ..core.attach.render import make_strong
 from ..core.attach.vjp import forbid_derivative
 from ..core.kernels.random import place_like
-from ..core.versions import take_current_trace
 from .as_written import is_eager
 
 Tensor: TypeAlias = jax.Array
@@ -138,9 +137,7 @@ def _zeros(kind: Kind) -> SharedBuffer:
 
 def is_at_hand(tensors: Sequence[Tensor]) -> bool:
     """Return whether code runs now on values, not on tracers."""
-    with take_current_trace() as trace:
-        pass
-    return is_eager(trace) and not any(map(is_traced, tensors))
+    return is_eager() and not any(map(is_traced, tensors))
 
 
 def place(y: Tensor, tensors: Sequence[Tensor]) -> Tensor:

@@ -26,7 +26,18 @@ lax: Any = jax._src.lax.lax
 
 # Not jax.extend.core, which imports Pallas (0.10): 18 ms at each first gradient.
 core: Any = jax._src.core
-take_current_trace: Any = core.take_current_trace
+
+
+def kinds_of_traces() -> list[str]:
+    """Return the classes of the traces around the code that runs now, from the inside out."""
+    with core.take_current_trace() as trace:
+        pass
+    kinds = []
+    while trace is not None:
+        kinds.append(type(trace).__name__)
+        trace = getattr(trace, "parent_trace", None)
+    return kinds
+
 
 # Set by jax.ensure_compile_time_eval, and part of the keys of jax's traces.
 folding_constants: Any = jax._src.config.eager_constant_folding

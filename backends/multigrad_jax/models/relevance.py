@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core
 
 from multigrad.errors import RuleTypeError, RuleValueError
@@ -297,7 +298,7 @@ def window_pooling(rule: Any, plan: Plan, x: Tensor, out: Tensor) -> Tensor:
         x.transpose(order).reshape(-1, 1, *(x.shape[i] for i in axes)),
         outputs.reshape(-1, 1, *(out.shape[i] for i in axes)),
     )
-    return result.reshape(outputs.shape).transpose(inverse(order))
+    return result.reshape(outputs.shape).transpose(np.argsort(order))
 
 
 class AsLayer(NamedTuple):
@@ -316,10 +317,6 @@ class AsLayer(NamedTuple):
     attributes: dict[str, Any]
     to_layer_layout: Callable[[Tensor], Tensor]
     to_jax_layout: Callable[[Tensor], Tensor]
-
-
-def inverse(order: Sequence[int]) -> list[int]:
-    return [list(order).index(i) for i in range(len(order))]
 
 
 def linear(plan: Plan, operands: list[Tensor]) -> AsLayer:
@@ -373,7 +370,7 @@ def convolution(plan: Plan, operands: list[Tensor]) -> AsLayer:
         return out.transpose(numbers.out_spec)
 
     def to_jax_layout(out: Tensor) -> Tensor:
-        return out.transpose(inverse(numbers.out_spec))
+        return out.transpose(np.argsort(numbers.out_spec))
 
     x, weight = operands[0].transpose(numbers.lhs_spec), operands[1].transpose(numbers.rhs_spec)
     return AsLayer(x, weight, attributes, to_layer_layout, to_jax_layout)

@@ -95,22 +95,17 @@ class RecomputedCall:
 REGIONS: OrderedDict[int, RecomputedCall] = OrderedDict()  # by the id of the key
 
 
-def find_code(code: CodeType, name: str) -> CodeType:
-    """Return the code of a function defined within another, at any depth."""
+def codes_within(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of a function and of those defined within it, at any depth."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            if constant.co_name == name:
-                return constant
-            try:
-                return find_code(constant, name)
-            except LookupError:
-                continue
-    raise LookupError(name)
+            yield from codes_within(constant)
 
 
-_code = inspect.unwrap(tf.recompute_grad).__code__
+_codes = {code.co_name: code for code in codes_within(inspect.unwrap(tf.recompute_grad).__code__)}
 # The code by which a frame of the first run, or of a later one, is known.
-FIRST, AGAIN = find_code(_code, "inner"), find_code(_code, "inner_recompute_grad")
+FIRST, AGAIN = _codes["inner"], _codes["inner_recompute_grad"]
 
 
 def may_be_recomputed() -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
@@ -237,12 +238,8 @@ def run_forward_in_reverse_mode(
 
 def is_vectorized() -> bool:
     """Return whether the body of a `tf.vectorized_map` is being traced."""
-    caller = sys._getframe()
-    while caller is not None:
-        if caller.f_code is control_flow_ops._pfor_impl.__code__:
-            return True
-        caller = caller.f_back
-    return False
+    body = control_flow_ops._pfor_impl.__code__
+    return any(caller.f_code is body for caller, _ in walk_stack(sys._getframe()))
 
 
 def prevent_gradient(outputs: Any, inputs: Sequence[Tensor]) -> Any:
