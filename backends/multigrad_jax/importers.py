@@ -27,6 +27,7 @@ from multigrad.engine.functions.code_recipes import recipe_of_gradient
 from multigrad.engine.functions.importer_api import NoRuleYet, import_once
 from multigrad.errors import RuleTypeError
 
+from .core.compile import APART
 from .core.versions import VJP_KINDS, core, primal_of
 from .custom_functions import (
     closed_over,
@@ -100,11 +101,9 @@ def _answer(predicate: Rule, takes_numbers: bool, of_floats: bool, element: Any)
 
 # --- calls in code that is read by its jaxpr ------------------------------------------------------
 # A call becomes one equation of ours, so that its own gradient is not lost: jax's own equation
-# holds rules that cannot be read back. APART keys jax's caches, so that a trace with our equation
-# is never reused elsewhere; it has a value while a jaxpr is read.
+# holds rules that cannot be read back.
 CALLED = core.Primitive("multigrad_custom_call")
 CALLED.multiple_results = True
-APART = jax.make_user_context("")
 # The function whose next call goes to jax, and not to our equation.
 _passing: ContextVar[Any] = ContextVar("multigrad_jax_passing", default=None)
 

@@ -45,12 +45,16 @@ from .versions import kinds_of_traces, set_everywhere
 
 Tensor: TypeAlias = jax.Array
 # --- what is in the keys of jax's caches, and what they depend on ---------------------------------
+# All are made here, as the backend loads: a new one is in the key of what jax has compiled, too,
+# which would be compiled again.
 # The rules in force; "" for none.
 FRAME = jax.make_user_context("")
 # Changes whenever all compiled code is to be traced again; set on all threads.
 EPOCH = jax.make_user_context("0")
 # The changing numbers that kept traces have read; set on all threads, as any thread may step.
 MOVED = jax.make_user_context("")
+# What reads a jaxpr: a trace with our equations (`importers.py`) is never reused elsewhere.
+APART = jax.make_user_context("")
 MOST_OWNED = 4096  # tokens with a value of their own; then the oldest is forgotten
 MOST_TRACED_NUMBERS = 8  # traces for values of one number, before a warning names xg.jit
 UNOWNED: list[str] = []  # values of threads that have ended, which no token owns

@@ -54,6 +54,7 @@ class LateRows(MutableMapping[Op, Any]):
         self._load: Callable[[], Mapping[Op, Any]] | None = load
         self._may_have = may_have or is_of_others
         self._make = make
+        self._lacking: set[Op] = set()  # for which nothing could be made of the rows that are there
 
     def _complete(self) -> dict[Op, Any]:
         if self._load is not None:
@@ -66,9 +67,11 @@ class LateRows(MutableMapping[Op, Any]):
             return self._rows[op]
         if self._may_have(op):
             self._complete()
-        if op not in self._rows and self._make is not None:
+        if op not in self._rows and self._make is not None and op not in self._lacking:
             row = self._make(op)
-            if row is not None:
+            if row is None:
+                self._lacking.add(op)
+            else:
                 self._rows[op] = row
         return self._rows.get(op, default)
 
@@ -82,9 +85,11 @@ class LateRows(MutableMapping[Op, Any]):
         return row
 
     def __setitem__(self, op: Op, row: Any) -> None:
+        self._lacking.clear()
         self._rows[op] = row
 
     def __delitem__(self, op: Op) -> None:
+        self._lacking.clear()
         del self._rows[op]
 
     def __iter__(self) -> Iterator[Op]:
