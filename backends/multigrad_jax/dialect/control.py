@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from multigrad.core import ops
-from multigrad.core.ir.graph import Node, make_node, walk
+from multigrad.core.ir.graph import Graph, Node, walk
 from multigrad.core.ir.op import DTYPES, INT64, T, is_float
+from multigrad.core.passes.simplify import rebuild
 from multigrad.core.trace.trace import cast, lift
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.meanings.control_flow import guarded as guarded_tensor
@@ -289,27 +290,15 @@ def custom_linear_solve(
     constants = operands[start : start + lengths.solve]
     right_sides = operands[start + lengths.solve + lengths.transpose_solve :]
     results = run(scope, jaxprs.solve.jaxpr, jaxprs.solve.consts, [*constants, *right_sides])
-    equation_operands = [*operands[: lengths.matvec], *right_sides]
-    nodes = without_stops(
-        [each.value.node for each in results], [each.value.node for each in equation_operands]
-    )
+    given = walk([each.value.node for each in (*operands[: lengths.matvec], *right_sides)])
+    graph = Graph("solve", (), tuple(each.value.node for each in results))
+    nodes = rebuild(graph, without_stop, dict(zip(given, given, strict=True))).outputs
     pairs = zip(nodes, results, strict=True)
     return [Operand(scope.trace.value(node), each.shape) for node, each in pairs]
 
 
-def without_stops(results: Sequence[Node], sources: Sequence[Node]) -> list[Node]:
-    """Return results without the stopped gradients between them and the given nodes."""
-    nodes_before = set(walk(sources))
-    replacements: dict[Node, Node] = {}
-    for node in walk(results):
-        operands = tuple(replacements[each] for each in node.operands)
-        if node in nodes_before or operands == node.operands:
-            replacements[node] = node
-        else:
-            replacements[node] = make_node(node.op, operands, dict(node.attrs), node.type)
-        if node.op is ops.STOP_GRADIENT and node not in nodes_before:
-            replacements[node] = operands[0]
-    return [replacements[node] for node in results]
+def without_stop(node: Node) -> Node:
+    return node.operands[0] if node.op is ops.STOP_GRADIENT else node
 
 
 def platform_index(
