@@ -301,11 +301,7 @@ def with_own_gradient(function: Any) -> WithOwnGradient | WithinOwnRules | None:
 
 def own_gradient(function: Any) -> WithOwnGradient:
     """Return the stand-in for a custom function, even one of jax's."""
-    return WithOwnGradient(function, import_once(make_function, function))
-
-
-def make_function(function: Any) -> Function:
-    return Function(import_function(function))
+    return WithOwnGradient(function, import_once(import_function, function))
 
 
 def is_jaxs_own(function: Any) -> bool:

@@ -146,14 +146,10 @@ def parameters_of(function: Function) -> Iterator[inspect.Parameter]:
         yield from (several, several, several)
 
 
-def make_function(function: Any) -> importers.Function[..., Any]:
-    return importers.Function(import_function(function))
-
-
 def call_custom(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a custom function; on symbolic values and other frameworks' tensors, as a Function."""
     if importers.comes_to_us(args, kwargs, "mlx", "numpy"):
-        return importers.import_once(make_function, self)(*args, **kwargs)
+        return importers.import_once(import_function, self)(*args, **kwargs)
     return CALL(self, *args, **kwargs)
 
 

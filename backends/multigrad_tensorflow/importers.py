@@ -150,7 +150,7 @@ def with_own_gradient(f: Any) -> Function | WithinOwnRules | None:
         if is_same(f._f, function):
             return WithinOwnRules(name_of(f), lambda *call, first=arguments: (call, first))
     try:
-        return import_once(make_function, f)
+        return import_once(import_function, f)
     except TypeError:  # tf.recompute_grad, whose gradient is the derivative
         return None
 
@@ -170,10 +170,6 @@ def is_same(a: Any, b: Any, depth: int = 4) -> bool:
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(is_same(a[k], b[k], depth - 1) for k in a)
     return isinstance(a, bool | int | float | str) and a == b
-
-
-def make_function(f: Any) -> Function:
-    return Function(import_function(f))
 
 
 def call_decorated(self: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from multigrad.core import ops
 from multigrad.core.backend.rows import compositions
 from multigrad.core.ir.op import Op
+from multigrad.engine.ops.families import IN_FLOAT32
 
 from .. import distributed
 from ..core.kernels import elementwise
@@ -17,12 +18,6 @@ from ..core.kernels import ops as core
 from . import arrays, shapes
 
 OWN: dict[Op, Callable[..., Any]] = {**arrays.OPS, **distributed.OPS, **core.OWN}
-# Computed in float32 for 16-bit floats and rounded once.
-WIDE = (
-    *(ops.CUMSUM, ops.CUMPROD, ops.LOGCUMSUMEXP, ops.DISCOUNTED_SUM, ops.CONV, ops.EINSUM),
-    *(ops.CHOLESKY, ops.TRIANGULAR_SOLVE, ops.SOLVE, ops.INV, ops.PINV, ops.DET, ops.LOGABSDET),
-    *(ops.SIGNDET, ops.EXPM, ops.LU, ops.SVD, ops.SVDVALS, ops.EIGH, ops.EIGVALSH, ops.QR),
-    ops.FFT,
-)
+WIDE = (*IN_FLOAT32, ops.CUMSUM, ops.CUMPROD, ops.CONV, ops.EINSUM)
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
 OPS = {**compositions(OWN, elementwise.widened, shapes.positions), **OWN}

@@ -22,9 +22,10 @@ from multigrad.engine.capture.foreign_calls import Interception, comes_to_us
 from multigrad.engine.capture.meanings.creation import stand_in_for
 from multigrad.engine.capture.values.oracle import is_capturing
 from multigrad.engine.functions.importer_api import import_once
+from multigrad.engine.functions.object_arguments import MayTakeObjects
 
 from ..core.state import ACTING, transforms_active
-from ..importers.custom_gradients import make_function
+from ..importers.custom_gradients import import_function
 
 # --- modules: their state is a fact, which later calls check --------------------------------------
 # `.eval()` and `.train()` change what a module computes. Modules with tensors are handled by
@@ -146,7 +147,7 @@ def _meeting_symbols(cls: type[torch.autograd.Function], forward: Any) -> Callab
         if not comes_to_us(given, kwargs, "torch"):
             return forward(*args, **kwargs)
         with torch.set_grad_enabled(has_gradients):
-            return import_once(make_function, cls)(*given, **kwargs)
+            return import_once(import_function, cls, MayTakeObjects)(*given, **kwargs)
 
     # `apply` binds arguments by the signature where there is no context among them.
     return run if cls.setup_context is NO_SETUP else wraps(forward)(run)
@@ -159,7 +160,7 @@ def _take_all(ctx: Any, inputs: Any, output: Any) -> None:
 def apply_in_transform(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
     """Do what `apply` does under transforms of torch.func."""
     if comes_to_us(args, kwargs, "torch"):
-        return import_once(make_function, cls)(*args, **kwargs)
+        return import_once(import_function, cls, MayTakeObjects)(*args, **kwargs)
     if cls.setup_context is NO_SETUP:
         raise RuntimeError(
             f"{cls.__name__} has no setup_context, which torch.func asks for: "

@@ -21,7 +21,6 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._library.utils import fill_defaults
 from torch.autograd.function import once_differentiable
 
-from multigrad.core.functions.function import Function
 from multigrad.core.functions.recipe import ImportedGradient, Options, Recipe, Recorded
 from multigrad.core.support.trees import optree
 from multigrad.core.trace.python_protocols import place_of
@@ -41,10 +40,6 @@ from .autograd_classes import (
 )
 
 Tensor: TypeAlias = torch.Tensor
-
-
-def make_function(function_class: FunctionClass) -> Function:
-    return MayTakeObjects(import_function(function_class))
 
 
 def import_function(function_class: Any) -> Recipe:
@@ -240,7 +235,7 @@ def record_custom_op(definition: Any, *args: Any, **kwargs: Any) -> Any:
     kernel = kernel_for(trace, definition)
     if definition._backward_fn is not None:
         own_class = class_of(definition, kernel, tuple(kwargs))
-        return import_once(make_function, own_class)(*args, *kwargs.values())
+        return import_once(import_function, own_class, MayTakeObjects)(*args, *kwargs.values())
     if trace.kind != "imported function":
         raise TypeError("it registers no gradient")
     # Only values, as in a class: a derivative of its backward ends here.

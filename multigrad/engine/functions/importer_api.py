@@ -20,7 +20,7 @@ from typing import Any
 from ...core.functions.arguments import owner_of
 from ...core.functions.function import Function
 from ...core.functions.parameters import signature_of
-from ...core.functions.recipe import CodeRecipe, Recorded
+from ...core.functions.recipe import CodeRecipe, Recipe, Recorded
 from ...core.trace.trace import Trace, Value
 from ...errors import RuleTypeError
 from ..capture.copies.run_or_import import run_written_in
@@ -48,9 +48,11 @@ class NoRuleYet(RuleTypeError):
 
 
 @functools.lru_cache(maxsize=1024)
-def import_once(make: Callable[[Any], Function[..., Any]], function: Any) -> Function[..., Any]:
-    """Return `make(function)`, made once for each pair: the Function of a custom gradient."""
-    return make(function)
+def import_once(
+    read: Callable[[Any], Recipe], function: Any, kind: type[Function[..., Any]] = Function
+) -> Function[..., Any]:
+    """Return the Function of a custom gradient, of which `read` returns the recipe; made once."""
+    return kind(read(function))
 
 
 def is_tensor(value: object) -> bool:

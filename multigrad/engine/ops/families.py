@@ -13,6 +13,13 @@ AFTER: dict[ModuleType, tuple[ModuleType, ...]] = {
     shapes: (orders, indexing, ordering, indices),
     draws: (collectives, loops),
 }
+# Backends compute these in float32 for 16-bit floats, and round once.
+IN_FLOAT32 = (
+    *(ordering.LOGCUMSUMEXP, ordering.DISCOUNTED_SUM, linalg.CHOLESKY, linalg.TRIANGULAR_SOLVE),
+    *(linalg.SOLVE, linalg.INV, linalg.PINV, linalg.DET, linalg.LOGABSDET, linalg.SIGNDET),
+    *(linalg.EXPM, factors.LU, factors.SVD, factors.SVDVALS, factors.EIGH, factors.EIGVALSH),
+    *(factors.QR, factors.FFT),
+)
 
 
 def list_families() -> tuple[ModuleType, ...]:
