@@ -72,7 +72,6 @@ def recipe_of_class(function_class: FunctionClass, copies: bool = False) -> Reci
             on_copies=partial(recipe_of_class, function_class, copies=True),
             bound_to=lambda instance: None,  # `apply` is not bound to the object with the class
             gives_tangents=code.gives_tangents,
-            has_setup=code.has_setup,
             holds=holds_parameters,
             gather=gather,
         ),

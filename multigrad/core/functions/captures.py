@@ -17,7 +17,7 @@ from ..passes.facts import LIBRARY, Shapes
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.threads import build_once
 from ..trace.identity import items_key
-from ..trace.lookups import READ, is_read, look_up_all
+from ..trace.lookups import READ
 from ..trace.random_keys import KeySource
 from ..trace.trace import NeedsConcrete, Trace
 from .arguments import Layout
@@ -218,24 +218,6 @@ class Captures:
         if wide is None or wide.reach is None or not wide.reach.holds_in(facts["dtype"]):
             return None
         return replace(wide, layout=layout.without_objects(), facts=dict(facts))
-
-    def renewed(self, variant: Variant) -> Variant:
-        """Return the variant for what its code reads now: the rule in force, the rules of names.
-
-        Raises `NeedsConcrete` or `NotCaptured`, as `for_facts` does.
-        """
-        current = look_up_all(variant.facts)
-        return self.for_facts(variant.layout, {**variant.facts, **current}) if current else variant
-
-    def for_layout(self, layout: Layout) -> Variant:
-        """Return the variant for a call of which only the dtype, and what is read, is known."""
-        while True:
-            facts = {"dtype": layout.dtype, **look_up_all(self.facts)}
-            try:
-                return self.for_facts(layout, facts)
-            except NeedsConcrete:
-                if not any(map(is_read, self.facts - facts.keys())):
-                    raise
 
     def for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
         """Return the variant for symbolic arguments, under the facts that turn out to be needed."""

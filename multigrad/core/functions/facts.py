@@ -352,10 +352,3 @@ def fixed_shapes(layout: Layout, facts: Mapping[str, Any]) -> str:
         for fact, kind, index in places_of(facts, layout, first_tensor(layout))
         if kind == "shape" and index is not None and any(n is not None for n in facts[fact] or ())
     )
-
-
-def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Iterator[str]:
-    """Yield the facts that imply these; for a cotangent's, those of its output's shape."""
-    for fact in facts:
-        source = sources.get(fact.partition(":")[2])
-        yield from (fact,) if source is None else needed_shapes(source.node)

@@ -34,10 +34,11 @@ from .arguments import PLAIN, as_numbers, flatten
 from .captures import Captures, inline
 from .entries import Entries
 from .parameters import BoundFunction, Completion, signature_of
-from .recipe import CodeRecipe, Recipe, giving, has_containers
+from .recipe import Recipe, giving, has_containers
 
 if TYPE_CHECKING:
     from ...engine.functions.documents.functions import SavedFunction
+    from ...engine.functions.importer_api import CodeRecipe
 
 F = TypeVar("F", bound="Function")
 # For compilers whose traces hold constants alone: by `identifier`; a row goes with its Function.
@@ -85,7 +86,7 @@ class Function(Generic[P, R]):
         completion: Completion | None = None,
     ) -> None:
         in_use()  # compilers can neither read the discovery of backends nor load one
-        recipe = recipe.as_recipe() if isinstance(recipe, CodeRecipe) else recipe
+        recipe = recipe if isinstance(recipe, Recipe) else recipe.as_recipe()
         parameters = recipe.signature if wrapped is None else signature_of(wrapped)
         if completion is None:
             completion = Completion(parameters)

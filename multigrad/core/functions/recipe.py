@@ -25,7 +25,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -295,7 +295,6 @@ class ImportedGradient:
         bound_to: binds it to an instance, as its library does with methods, and returns None where
             that binds nothing; None: as functions do.
         gives_tangents: whether its author gives its tangents, too.
-        has_setup: whether its backward gets a context that a method of its own has set up.
         is_checked: whether its framework refuses gradients that do not fit.
         fixed_names: the arguments that its library takes for constants.
         makes_arrays_of_numbers: whether its library makes arrays of its own of Python numbers.
@@ -308,7 +307,6 @@ class ImportedGradient:
     on_copies: Callable[[], Recipe] | None = None
     bound_to: Callable[[Any], Recipe | None] | None = None
     gives_tangents: bool = False
-    has_setup: bool = False
     is_checked: bool = False
     fixed_names: tuple[str, ...] = ()
     makes_arrays_of_numbers: bool = False
@@ -414,42 +412,6 @@ def library_of(functions: Iterable[Any], said: str, called: str | None = None) -
 def never_run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
     """Raise: `Recipe.run` of what runs by its graph alone."""
     raise NotImplementedError
-
-
-class CodeRecipe:
-    """The base of recipes that backends of other authors write as classes.
-
-    Their attributes and methods are the fields of `Recipe` and of its groups, without the names of
-    the groups; `functions` is a method.
-    """
-
-    name: str
-
-    def dialect(self) -> str:
-        return ""
-
-    def functions(self) -> tuple[Any, ...]:
-        return ()
-
-    def as_recipe(self) -> Recipe:
-        def named(names: Iterable[str]) -> dict[str, Any]:
-            return {name: getattr(self, name) for name in names if hasattr(self, name)}
-
-        def group(kind: Any) -> Any:
-            return kind(**named(each.name for each in fields(kind)))
-
-        grouped = {"options", "arguments", "graphs", "imported", "opaque"}
-        ungrouped = {each.name for each in fields(Recipe)} - grouped - {"functions", "written_in"}
-        return Recipe(
-            **named(ungrouped),
-            functions=self.functions(),
-            written_in=self.dialect(),
-            options=group(Options),
-            arguments=group(ArgumentRules),
-            graphs=group(GraphSource),
-            imported=group(ImportedGradient) if hasattr(self, "apply") else None,
-            opaque=group(OpaqueCalls) if hasattr(self, "guest_for") else None,
-        )
 
 
 @record()

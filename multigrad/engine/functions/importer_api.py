@@ -14,13 +14,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from typing import Any
 
 from ...core.functions.arguments import owner_of
 from ...core.functions.function import Function
 from ...core.functions.parameters import signature_of
-from ...core.functions.recipe import CodeRecipe, Recipe, Recorded
+from ...core.functions.recipe import (
+    ArgumentRules,
+    GraphSource,
+    ImportedGradient,
+    OpaqueCalls,
+    Options,
+    Recipe,
+    Recorded,
+)
 from ...core.trace.trace import Trace, Value
 from ...errors import RuleTypeError
 from ..capture.copies.run_or_import import run_written_in
@@ -41,6 +50,42 @@ __all__ = [
     "run_written_in",
     "signature_of",
 ]
+
+
+class CodeRecipe:
+    """The base of recipes that backends of other authors write as classes.
+
+    Their attributes and methods are the fields of `Recipe` and of its groups, without the names of
+    the groups; `functions` is a method.
+    """
+
+    name: str
+
+    def dialect(self) -> str:
+        return ""
+
+    def functions(self) -> tuple[Any, ...]:
+        return ()
+
+    def as_recipe(self) -> Recipe:
+        def named(names: Iterable[str]) -> dict[str, Any]:
+            return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+        def group(kind: Any) -> Any:
+            return kind(**named(each.name for each in fields(kind)))
+
+        grouped = {"options", "arguments", "graphs", "imported", "opaque"}
+        ungrouped = {each.name for each in fields(Recipe)} - grouped - {"functions", "written_in"}
+        return Recipe(
+            **named(ungrouped),
+            functions=self.functions(),
+            written_in=self.dialect(),
+            options=group(Options),
+            arguments=group(ArgumentRules),
+            graphs=group(GraphSource),
+            imported=group(ImportedGradient) if hasattr(self, "apply") else None,
+            opaque=group(OpaqueCalls) if hasattr(self, "guest_for") else None,
+        )
 
 
 class NoRuleYet(RuleTypeError):

@@ -10,11 +10,11 @@ from ...core.backend.discovery import entry_points, in_use, load_backend
 from ...core.functions.capture import Capture, capture_options
 from ...core.functions.function import Function
 from ...core.functions.parameters import BoundFunction
-from ...core.functions.recipe import CodeRecipe, Recipe
+from ...core.functions.recipe import Recipe
 from ...core.support.params import P, R
 from ...errors import MultigradError, RuleTypeError, UnsupportedOp
 from .custom_gradient import function, refuse_rule
-from .importer_api import NoRuleYet
+from .importer_api import CodeRecipe, NoRuleYet
 from .module_conversion import convert_module
 from .object_arguments import MayTakeObjects
 
@@ -308,7 +308,7 @@ def as_function(
     copies: bool = False,
 ) -> Function[..., Any]:
     """Return the Function of a framework's own custom gradient, from the recipe read from it."""
-    recipe = recipe.as_recipe() if isinstance(recipe, CodeRecipe) else recipe
+    recipe = recipe if isinstance(recipe, Recipe) else recipe.as_recipe()
     imported = recipe.imported
     if copies:
         if imported is None or imported.on_copies is None:

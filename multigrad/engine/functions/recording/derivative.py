@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ....core import ops
@@ -9,6 +10,7 @@ from ....core.functions.capture_errors import NotCaptured
 from ....core.ir.graph import Graph, Node, every_node
 from ....core.ir.op import is_float
 from ....core.lowering.derivatives import accumulate_all
+from ....core.passes.facts import needed_shapes
 from ....core.trace.trace import Value
 from ....core.trace.xp import all as xp
 
@@ -44,3 +46,10 @@ def true_derivative(
     if all(node.op is not ops.CALL for node in every_node(Graph("", (), nodes))):
         recording.derived = nodes, (gradient_nodes, wrt)
     return gradient_nodes, wrt
+
+
+def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Iterator[str]:
+    """Yield the facts that imply these; for a cotangent's, those of its output's shape."""
+    for fact in facts:
+        source = sources.get(fact.partition(":")[2])
+        yield from (fact,) if source is None else needed_shapes(source.node)

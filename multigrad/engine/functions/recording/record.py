@@ -28,7 +28,7 @@ from ....core import xp as xp_dialect
 from ....core.backend.discovery import in_use
 from ....core.functions.arguments import Layout, Leaf, flatten_outputs, type_of
 from ....core.functions.capture_errors import NotCaptured, defined_at
-from ....core.functions.facts import facts_of_inputs, gather_facts
+from ....core.functions.facts import gather_facts
 from ....core.functions.gradients import check_gradient, match_gradients
 from ....core.functions.plain import with_reads
 from ....core.functions.recipe import (
@@ -74,7 +74,7 @@ from ..calls.effects import find_notes, find_updates, hide_updates, told_apart
 from ..calls.explained_errors import explain, is_users_own
 from ..calls.imported_gradients import tangent_graph
 from .branch_paths import BranchPath, record_paths
-from .derivative import true_derivative
+from .derivative import facts_of_inputs, true_derivative
 from .recapture import (
     check_draws,
     check_memory,
