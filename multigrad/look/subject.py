@@ -33,7 +33,6 @@ from ..core.functions.arguments import (
 )
 from ..core.functions.capture_errors import NotCaptured
 from ..core.functions.decision import SHOWN
-from ..core.functions.facts import shape_under
 from ..core.functions.function import Function
 from ..core.functions.parameters import BoundFunction, signature_of
 from ..core.functions.recipe import Options
@@ -53,7 +52,7 @@ from ..engine.capture.user_code.libraries import dialect_of
 from ..engine.functions.code_recipes import recipe_of_pair
 from ..engine.functions.custom_gradient import function as make_function
 from ..engine.functions.importers import as_function, find_custom
-from ..engine.functions.known_forms import find_variant
+from ..engine.functions.known_forms import find_variant, shape_under
 from ..engine.functions.proof.meanings import Bounded, VectorSigns, run_bounded
 from ..engine.functions.proof.run import home_name
 from ..engine.functions.proof.run import homes as homes_of_dialect

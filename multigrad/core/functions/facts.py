@@ -19,7 +19,6 @@ from ...errors import TraceError
 from .. import ops
 from ..ir.graph import Location
 from ..ir.op import FLOATS, T, dtype_name
-from ..lowering.checks import format_lengths
 from ..passes.facts import GIVEN, LIBRARY, Shapes, needed_shapes
 from ..support.lazy_modules import provided
 from ..support.trees import Tensor
@@ -149,22 +148,6 @@ def places_of(
 
 
 SOME_LENGTH = 3  # where any is right
-
-
-def shape_under(
-    facts: Mapping[str, Any], layout: Layout, n: int, shape: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Return the shape of a tensor that is made up: the given one, as far as facts leave it open.
-
-    Args:
-        n: its place among the leaves.
-    """
-    name, is_first = layout.leaves[n].name, n == first_tensor(layout)
-    fixed = facts.get(f"shape:{name}", facts.get("shape") if is_first else None)
-    if fixed is not None:
-        return tuple(SOME_LENGTH if length is None else length for length in fixed)
-    rank = facts.get(f"ndim:{name}", facts.get("ndim"))
-    return shape if rank is None else (*shape, *(1,) * rank)[:rank]
 
 
 def _has(leaf: Leaf, kind: str) -> bool:
@@ -343,12 +326,3 @@ def first_tensor(layout: Layout) -> int | None:
     if index is None:
         index = next((i for i, leaf in enumerate(layout.leaves) if leaf.kind == "tensor"), None)
     return index
-
-
-def fixed_shapes(layout: Layout, facts: Mapping[str, Any]) -> str:
-    """Return in words the shapes that a capture is for alone; "" if it is for all."""
-    return " and ".join(
-        f"{layout.leaves[index].path} of shape {format_lengths(facts[fact])}"
-        for fact, kind, index in places_of(facts, layout, first_tensor(layout))
-        if kind == "shape" and index is not None and any(n is not None for n in facts[fact] or ())
-    )

@@ -17,8 +17,10 @@ from ...core.functions.arguments import Layout, flatten, unwrap
 from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.captures import Captures, prove
 from ...core.functions.decision import LOWERED, SHOWN, Door, decide
+from ...core.functions.facts import SOME_LENGTH, first_tensor, places_of
 from ...core.functions.function import Function
 from ...core.functions.recipe import Variant
+from ...core.lowering.checks import format_lengths
 from ...core.passes.facts import LIBRARY
 from ...core.support.threads import set_within
 from ...core.trace.lookups import is_read, look_up_all
@@ -182,3 +184,28 @@ def prove_given(function: Function, args: Sequence[Any]) -> None:
         raise
     except (NotCaptured, TraceError):  # it runs as written
         return
+
+
+def shape_under(
+    facts: Mapping[str, Any], layout: Layout, n: int, shape: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the shape of a tensor that is made up: the given one, as far as facts leave it open.
+
+    Args:
+        n: its place among the leaves.
+    """
+    name, is_first = layout.leaves[n].name, n == first_tensor(layout)
+    fixed = facts.get(f"shape:{name}", facts.get("shape") if is_first else None)
+    if fixed is not None:
+        return tuple(SOME_LENGTH if length is None else length for length in fixed)
+    rank = facts.get(f"ndim:{name}", facts.get("ndim"))
+    return shape if rank is None else (*shape, *(1,) * rank)[:rank]
+
+
+def fixed_shapes(layout: Layout, facts: Mapping[str, Any]) -> str:
+    """Return in words the shapes that a capture is for alone; "" if it is for all."""
+    return " and ".join(
+        f"{layout.leaves[index].path} of shape {format_lengths(facts[fact])}"
+        for fact, kind, index in places_of(facts, layout, first_tensor(layout))
+        if kind == "shape" and index is not None and any(n is not None for n in facts[fact] or ())
+    )

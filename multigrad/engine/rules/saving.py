@@ -23,7 +23,6 @@ from ...core import ops
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import load_backend
 from ...core.functions.arguments import flatten
-from ...core.functions.facts import fixed_shapes, shape_under
 from ...core.functions.function import Function
 from ...core.ir.attributes import is_number
 from ...core.ir.op import DTYPES, FLOATS
@@ -48,6 +47,7 @@ from ..functions.documents.format import (
 from ..functions.documents.functions import decode_function
 from ..functions.documents.rules import decode_rule
 from ..functions.documents.versions import OP_SET, kinks_of
+from ..functions.known_forms import fixed_shapes, shape_under
 from ..functions.saving import refuse_guess, restore
 from ..passes.serialize import (
     describe,
