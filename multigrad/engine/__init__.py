@@ -38,7 +38,7 @@ provide("multigrad", {
     "core.functions.facts": {"engine.capture.values.memory": "is_known_contiguous"},
     # documents, and models that are being built
     "core.functions.function": {
-        "engine.functions.saving": "encode_function reduced",
+        "engine.functions.saving": "encode_function _rebuild",
         "engine.functions.placeholders": "call_with_placeholders",
     },
     "core.rules.rule": {"engine.functions.documents.rules": "encode_rule"},

@@ -25,7 +25,7 @@ from ...errors import RuleTypeError, TraceError
 from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.params import Fused, P, R, read_fused, read_params, read_way
-from ..support.pickles import is_of_session, name_in_module
+from ..support.pickles import is_of_session, name_in_module, pickled
 from ..support.tracebacks import shorten
 from ..support.trees import optree
 from ..trace.random_keys import FREE, Counter, keyed
@@ -186,7 +186,16 @@ class Function(Generic[P, R]):
         # One that its module holds pickles by name, as functions do. Any other does by its graphs,
         # and so does one of a session, which no other process can import.
         name = name_in_module(self)
-        return name if name and not is_of_session(self.__module__) else reduced(self, name)
+        if name and not is_of_session(self.__module__):
+            return name
+        try:
+            data = encode_function(self, is_bare=True)
+        except TraceError as error:
+            if name:
+                return name
+            by_name = f"Under a name in {self.__module__}, it is pickled by that name"
+            raise TraceError(f"{str(error).rstrip('.')}. {by_name}") from error
+        return pickled(_rebuild, data, self.draws.key, self.defaults, self.residuals, self.fused)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         # Copied by reference as functions are; but objects that the recipe holds are copied, so
@@ -418,15 +427,21 @@ def call_with_placeholders(
 
 
 @provided
-def encode_function(function: Function) -> dict[str, Any]:
+def encode_function(function: Function, is_bare: bool = False) -> dict[str, Any]:
     """Return a Function as plain data; see `Function.to_dict`."""
     raise TraceError(f"a document of {function.name!r} {NEEDS_ENGINE}")
 
 
 @provided
-def reduced(function: Function, name: str) -> Any:
-    """Return how a Function pickles: by its graphs, or else by the name that its module has."""
-    return name or encode_function(function)
+def _rebuild(
+    data: dict[str, Any],
+    key: Any,
+    defaults: tuple[Any, ...] = (),
+    residuals: str | None = None,
+    fused: Fused | None = None,
+) -> Function:
+    # What pickles call: the Function of a document.
+    raise TraceError(f"a document of a Function {NEEDS_ENGINE}")
 
 
 def uncaptured(function: F) -> F:

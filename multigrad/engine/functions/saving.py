@@ -24,7 +24,6 @@ from ...core.passes.facts import GIVEN, LIBRARY, ON_NUMBERS
 from ...core.passes.residuals import drop_marks, mark_everywhere, without_kept
 from ...core.passes.simplify import rename_inputs, with_dtype
 from ...core.support.params import Fused
-from ...core.support.pickles import pickled
 from ...core.support.trees import optree
 from ...core.trace.active_rules import Moving
 from ...core.trace.lookups import is_read
@@ -421,21 +420,12 @@ def _is_free(function: Function, variant: Variant, length: int) -> bool:
 
 
 # --- read again -----------------------------------------------------------------------------------
-def reduced(function: Function, name: str) -> Any:
-    """Return how a Function pickles: by its graphs, or else by the name that its module has."""
-    try:
-        data = encode_function(function, is_bare=True)
-    except TraceError as error:
-        if name:
-            return name
-        by_name = f"Under a name in {function.__module__}, it is pickled by that name"
-        raise TraceError(f"{str(error).rstrip('.')}. {by_name}") from error
-    choices = (function.defaults, function.residuals, function.fused)
-    return pickled(_rebuild, data, function.draws.key, *choices)
-
-
 def _rebuild(
-    data: Data, key: Any, defaults: tuple[Any, ...], residuals: str, fused: Fused
+    data: dict[str, Any],
+    key: Any,
+    defaults: tuple[Any, ...] = (),
+    residuals: str | None = None,
+    fused: Fused | None = None,
 ) -> Function:
     function = restore(decode_function(unseal(data, ("function",))[1]))
     function = function.keeping(residuals, fused=fused)
