@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from multigrad.core.backend.contract import Backend
 from multigrad.core.functions.arguments import replace_at
 from multigrad.core.functions.function import Function
+from multigrad.core.trace.identity import attributes_of
 from multigrad.engine.capture.user_code.inspection import contents
 
 from ..core.attach.host import is_traced
@@ -235,8 +236,4 @@ def held(value: Any) -> Iterator[Any]:
     elif isinstance(value, Function):
         yield value.recipe
     else:
-        yield from getattr(value, "__dict__", {}).values()
-        for kind in type(value).__mro__:
-            slots = kind.__dict__.get("__slots__", ())
-            names = (slots,) if isinstance(slots, str) else slots
-            yield from (getattr(value, name, None) for name in names if name != "__weakref__")
+        yield from (each for _, each in attributes_of(value))

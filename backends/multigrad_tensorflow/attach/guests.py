@@ -98,7 +98,7 @@ def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             buffers, pull = guest.record([lend(x) for x in inputs])
             outputs = tuple(borrow(y, guest.owns) for y in buffers)
             return outputs, pull_eagerly(guest, pull, inputs, outputs)
-        outputs = run_forward(stage_forward(guest), *inputs)
+        outputs = run_forward(partial(call_in_graph, guest), *inputs)
         return outputs, pull_staged(guest, inputs, outputs)
 
     return function(*tensors)
@@ -161,16 +161,13 @@ def receive(
     ]
 
 
-def stage_forward(guest: Guest) -> Callable[..., tuple[Tensor, ...]]:
-    def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
-        if guest.like is not None:
-            types = [(inputs[i].shape, inputs[i].dtype) for i in guest.like]
-        else:
-            kinds = guest.infer([kind_of(guest, x) for x in inputs])
-            types = [(tf.TensorShape(shape), tf.as_dtype(dtype)) for shape, dtype in kinds]
-        return call_back(guest.run, inputs, types, guest.owns)
-
-    return forward
+def call_in_graph(guest: Guest, *inputs: Tensor) -> tuple[Tensor, ...]:
+    if guest.like is not None:
+        types = [(inputs[i].shape, inputs[i].dtype) for i in guest.like]
+    else:
+        kinds = guest.infer([kind_of(guest, x) for x in inputs])
+        types = [(tf.TensorShape(shape), tf.as_dtype(dtype)) for shape, dtype in kinds]
+    return call_back(guest.run, inputs, types, guest.owns)
 
 
 def call_back(
