@@ -44,7 +44,6 @@ from ..trace.source import OWN
 from ..trace.trace import Trace
 from .arguments import Layout, Leaf, flatten, owner_of, read_layout
 
-# --- what a function does besides returning -------------------------------------------------------
 # --- updates of arguments in place ----------------------------------------------------------------
 COPIES = "xg.Capture(copies=True)"  # in messages
 

@@ -32,7 +32,7 @@ class Attempt:
         slots: the tensors that both sides get.
         slots_as_called: the tensors in the call's own shapes, for an original that takes no smaller
             ones; None: they are these already, or too large.
-        numbers: the run-time numbers by name; those in `fixed_numbers` are part of the capture.
+        numbers: the run-time numbers by name.
         run: runs both sides on samples; raises what the original raises for the first of them.
         recapture: captures once more, to find the line where the two part.
         dialect: that which the original is written in.
@@ -48,7 +48,6 @@ class Attempt:
     dtypes: Mapping[str, str]
     slots: tuple[InputSlot, ...]
     numbers: Mapping[str, Any]
-    fixed_numbers: frozenset[str]
     run: Callable[[Sequence[Sample]], list[Outcome]]
     recapture: Callable[[], Any]
     dialect: str
@@ -60,12 +59,6 @@ class Attempt:
     def dtype(self) -> Any:
         """The dtype that T stands for."""
         return as_numpy_dtype(samples.first_float(self.slots))
-
-    @property
-    def cotangents(self) -> tuple[str, ...]:
-        nodes = dict.fromkeys(node for graph in self.graphs for node in graph.inputs)
-        names = [node.attr("name") for node in nodes]
-        return tuple(name for name in names if name.startswith("grad_out_"))
 
     @property
     def ops(self) -> set[ops.Op]:

@@ -98,9 +98,6 @@ def prove_function(
         slots=slots,
         slots_as_called=None if is_narrow else _slots_as_called(captured, slots),
         numbers=_numbers(captured),
-        fixed_numbers=frozenset(
-            fact.removeprefix("param:") for fact in facts if fact.startswith("param:")
-        ).union(captured.variant.numbers_now()),
         run=partial(run_written_in, dialect),
         recapture=recapture,
         dialect=dialect,

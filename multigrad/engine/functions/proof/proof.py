@@ -134,8 +134,10 @@ def _samples(attempt: Attempt) -> list[Sample]:
 
 
 def _more_samples(attempt: Attempt) -> Iterator[Sample]:
-    fixed_names = attempt.fixed_numbers
-    free = {name: value for name, value in attempt.numbers.items() if name not in fixed_names}
+    variant = attempt.captured.variant
+    # The others are part of the capture.
+    fixed = {*variant.facts, *(f"param:{name}" for name in variant.numbers_now())}
+    free = {name: v for name, v in attempt.numbers.items() if f"param:{name}" not in fixed}
     other_numbers = {name: value * 1.375 + (0.0 if value else 0.25) for name, value in free.items()}
     numbers = {**attempt.numbers, **other_numbers}
     own_sample = samples.own_values(attempt.slots, numbers)
@@ -149,9 +151,10 @@ def _more_samples(attempt: Attempt) -> Iterator[Sample]:
     has_sort = ops.ARGSORT in attempt.ops
     edges = samples.on_edges(attempt.slots, attempt.numbers, values, distinct=has_sort)
     yield attempt.add_cotangents(edges)
-    if len(attempt.cotangents) > 1:  # a loss of one output alone
+    cotangents = [name for name in attempt.captured.seeds if name is not None]
+    if len(cotangents) > 1:  # a loss of one output alone
         alone = samples.draw(attempt.slots, attempt.numbers, samples.ALONE)
-        yield attempt.add_cotangents(replace(alone, absent=frozenset(attempt.cotangents[1:])))
+        yield attempt.add_cotangents(replace(alone, absent=frozenset(cotangents[1:])))
     # Of floats out of range, each library makes other integers.
     makes_integers = casts_to_integers(attempt.graphs)
     with suppress(Exception):  # cotangents of it may have no shape
