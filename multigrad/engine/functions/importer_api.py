@@ -94,10 +94,16 @@ class NoRuleYet(RuleTypeError):
 
 @functools.lru_cache(maxsize=1024)
 def import_once(
-    read: Callable[[Any], Recipe], function: Any, kind: type[Function[..., Any]] = Function
+    read: Callable[[Any], Recipe | Function[..., Any]],
+    function: Any,
+    kind: type[Function[..., Any]] = Function,
 ) -> Function[..., Any]:
-    """Return the Function of a custom gradient, of which `read` returns the recipe; made once."""
-    return kind(read(function))
+    """Return the Function of a custom gradient, of which `read` returns the recipe; made once.
+
+    Backends written for multigrad 1.0.0 return the Function itself.
+    """
+    made = read(function)
+    return made if isinstance(made, Function) else kind(made)
 
 
 def is_tensor(value: object) -> bool:
