@@ -40,6 +40,7 @@ class Captures:
         prove: whether a capture is compared with the code as written.
         module: the name of the module that warnings are about.
         forms: what it was captured as.
+        variants: those of `forms`.
     """
 
     def __init__(
@@ -49,10 +50,7 @@ class Captures:
         self.prove = prove
         self.module = module
         self.forms = Forms() if forms is None else forms
-
-    @property
-    def variants(self) -> dict[Any, Variant]:
-        return self.forms.variants
+        self.variants = self.forms.variants
 
     @property
     def facts(self) -> frozenset[str]:

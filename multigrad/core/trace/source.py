@@ -20,8 +20,12 @@ from ..ir.graph import Location, Node
 from ..passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from .coercion import NeedsConcrete
 
+Trace = Any  # of trace.py, which imports this module
+OWN = __name__.partition(".")[0]
+# The code in which captures begin: what lies outside it is none of the user's.
+ENTRANCES: set[CodeType] = set()
+
 # --- what a graph leaves out ----------------------------------------------------------------------
-# --- kinds of omissions --------------------------------------------------------------------------
 ASSERTIONS = "what it asserts of values"
 AUTOCAST = "what it computes under autocast"
 BRANCHES = "the one way of several that it takes"
@@ -58,12 +62,6 @@ class Limits:
     branch_path: Any = None  # a `BranchPath`, if branches on values are recorded once per path
     draws_of_one: int = 0  # the most draws of a function that it calls
 
-
-# --- whose dtypes operators have ------------------------------------------------------------------
-Trace = Any  # of trace.py, which imports this module
-OWN = __name__.partition(".")[0]
-# The code in which captures begin: what lies outside it is none of the user's.
-ENTRANCES: set[CodeType] = set()
 
 # --- whose dtypes operators have ------------------------------------------------------------------
 # The first state of a function is that of `first_dtype_owner` in

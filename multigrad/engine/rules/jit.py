@@ -288,8 +288,8 @@ class Run:
         as_number: Callable[[Any], Any],
         as_key: Callable[[Any], Any],
     ) -> tuple[list[Any], list[Any]]:
-        """Return what compiled code takes besides the arguments, as its compiler takes these: for
-        each rule lists of its numbers, its key and its count, and the numbers that move.
+        """Return the hidden arguments of compiled code, converted for its compiler: for each rule
+        its numbers, its key and its count, as lists; and the numbers that move.
         """
         parts = [
             (

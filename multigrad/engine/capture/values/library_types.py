@@ -298,7 +298,9 @@ class LibraryTypes:
     def on_integers(
         self, op: Op, nodes: Sequence[Node], operands: Sequence[Any], floats: str
     ) -> Callable[[], Any] | None:
-        """Return what records an op of floats in the library's integers; None: it is of floats."""
+        """Return a function that records an op in integers, where the library computes in these;
+        None where it does not. `floats` is as for `dtype_of`.
+        """
         function = corrections.ON_INTEGERS.get(op)
         if function is None or floats or self.expected in (T, *FLOATS):
             return None
