@@ -15,7 +15,7 @@ from multigrad.backend import (
     Mended,
     zeros,
 )
-from multigrad.core.ops.special_functions import erf
+from multigrad.core.ops.numerics import erf
 
 MEASURED = "torch 2.13"
 NARROW = ("float16", "bfloat16", "float32")

@@ -74,8 +74,6 @@ if TYPE_CHECKING:
     from ..core.ops.activations import SELU_SCALE as SELU_SCALE
     from ..core.ops.numerics import as_numpy_dtype as as_numpy_dtype
     from ..core.ops.reductions import over as over
-    from ..core.ops.special import MILLS_FROM as MILLS_FROM
-    from ..core.ops.special import inverse_mills as inverse_mills
     from ..core.random import REPLAYED as REPLAYED
     from ..engine.backend.differences import ALL as ALL
     from ..engine.backend.differences import KINDS as KINDS
@@ -107,6 +105,8 @@ if TYPE_CHECKING:
     from ..engine.ops.indexing import tile_shape as tile_shape
     from ..engine.ops.loops import scanning as scanning
     from ..engine.ops.products import as_matrix as as_matrix
+    from ..engine.ops.special import MILLS_FROM as MILLS_FROM
+    from ..engine.ops.special import inverse_mills as inverse_mills
     from ..errors import GradientError as GradientError
     from ..errors import MultigradError as MultigradError
     from ..errors import RuleError as RuleError
@@ -132,9 +132,9 @@ else:
             ),
             ".engine.ops.loops": ("scanning",),
             ".engine.ops.products": ("as_matrix",),
+            ".engine.ops.special": ("MILLS_FROM", "inverse_mills"),
             ".core.ops.reductions": ("over",),
             ".core.ops.numerics": ("as_numpy_dtype",),
-            ".core.ops.special": ("MILLS_FROM", "inverse_mills"),
             ".core.random": ("REPLAYED",),
             ".core.backend.contract": (
                 "Autodiff", "Backend", "Casts", "Compiler", "Draws", "Group", "Kernels", "Ranks",

@@ -20,8 +20,9 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from multigrad.core.ops.special_functions import erf, erfc, erfinv, lgamma
+from multigrad.core.ops.numerics import erf, erfc
 from multigrad.core.support.threads import make_lock
+from multigrad.engine.ops.special_functions import erfinv, lgamma
 
 SWITCH = "TRITON_INTERPRET"
 LIBDEVICE = ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice")

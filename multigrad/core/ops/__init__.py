@@ -23,7 +23,6 @@ from . import (
     reductions,
     selection,
     shapes,
-    special,
     structure,
     transcendental,
 )
@@ -34,7 +33,6 @@ from .logic import *
 from .reductions import *
 from .selection import *
 from .shapes import *
-from .special import *
 from .structure import *
 from .transcendental import *
 
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     from ...engine.ops.ordering import *
     from ...engine.ops.orders import *
     from ...engine.ops.products import *
+    from ...engine.ops.special import *
 
     FAMILIES: tuple[ModuleType, ...]
     OPS: dict[str, Op]
@@ -66,8 +65,7 @@ def callable_rows(rows: dict[str, Op]) -> tuple[Op, ...]:
 
 
 CORE_FAMILIES = (
-    arithmetic, transcendental, special, activations, logic, selection, reductions, shapes, draws,
-    structure,
+    arithmetic, transcendental, activations, logic, selection, reductions, shapes, draws, structure,
 )  # fmt: skip
 CORE_OPS = callable_rows(rows_in(CORE_FAMILIES))
 
@@ -88,7 +86,9 @@ def __getattr__(name: str) -> Any:
     table |= {"FAMILIES": families, "OPS": rows, "CALLABLE_OPS": callable_rows(rows)}
     globals().update(table)
     if name not in table and families is CORE_FAMILIES:
-        raise AttributeError(f"op {name!r}, beyond elements and reductions, {NEEDS_ENGINE}")
+        raise AttributeError(
+            f"op {name!r}, beyond elementary functions and reductions, {NEEDS_ENGINE}"
+        )
     if name not in table:
         raise AttributeError(f"no op is called {name!r}{suggest(name, table)}")
     return table[name]

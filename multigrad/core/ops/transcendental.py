@@ -1,4 +1,4 @@
-"""Exponentials, logarithms, trigonometric and hyperbolic functions."""
+"""Exponentials, logarithms, trigonometric, hyperbolic and error functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .numerics import wide
+from .numerics import erf, erfc, wide
 from .properties import ABOVE_MINUS_ONE, ABOVE_ONE, ABOVE_ZERO, REALS, WITHIN_ONE, linear
 from .table import Cotangents, composite, function, ufunc
 
@@ -121,4 +121,12 @@ ATANH = function(
     "ct / ((1.0 - x) * (1.0 + x))",
     "The inverse hyperbolic tangent.",
     domain=WITHIN_ONE,
+)
+
+ERF = ufunc(erf, "ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x)))", "The error function.")
+ERFC = function(
+    "erfc",
+    erfc,
+    "-ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x)))",
+    "1 - erf(x), accurate where that is small.",
 )

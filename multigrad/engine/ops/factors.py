@@ -21,11 +21,12 @@ import numpy as np
 from ...core.ir.attributes import are_integers, flag
 from ...core.ir.op import INT64, UNKNOWN, Attr, Type
 from ...core.ir.results import kept, need_tensors
-from ...core.ops.numerics import Array, from_scipy, widened, wider
+from ...core.ops.numerics import Array, widened, wider
 from ...core.ops.properties import linear
 from ...core.ops.table import Cotangents, Shape, op, zero
 from .linalg import mark_infinities, of_matrices, of_matrix, square
 from .orders import with_matrices
+from .special_functions import from_scipy
 
 
 def eye_like(xp: Any, x: Any) -> Any:

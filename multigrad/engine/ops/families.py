@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from ...core.ops import CORE_FAMILIES, draws, reductions, shapes
-from . import collectives, factors, indexing, indices, linalg, loops, ordering, orders, products
+from ...core.ops import CORE_FAMILIES, draws, reductions, shapes, transcendental
+from . import (
+    collectives,
+    factors,
+    indexing,
+    indices,
+    linalg,
+    loops,
+    ordering,
+    orders,
+    products,
+    special,
+)
 
 # By a family of the core, those that follow it.
 AFTER: dict[ModuleType, tuple[ModuleType, ...]] = {
+    transcendental: (special,),
     reductions: (products, linalg, factors),
     shapes: (orders, indexing, ordering, indices),
     draws: (collectives, loops),
@@ -18,7 +30,8 @@ IN_FLOAT32 = (
     *(ordering.LOGCUMSUMEXP, ordering.DISCOUNTED_SUM, linalg.CHOLESKY, linalg.TRIANGULAR_SOLVE),
     *(linalg.SOLVE, linalg.INV, linalg.PINV, linalg.DET, linalg.LOGABSDET, linalg.SIGNDET),
     *(linalg.EXPM, factors.LU, factors.SVD, factors.SVDVALS, factors.EIGH, factors.EIGVALSH),
-    *(factors.QR, factors.FFT),
+    *(factors.QR, factors.FFT, special.NDTRI, special.DIGAMMA, special.POLYGAMMA, special.I0E),
+    special.I1E,
 )
 
 

@@ -9,12 +9,10 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.scipy import special
 
 from multigrad.core import ops
 from multigrad.core.backend.rows import rows_of
 from multigrad.core.ir.op import Op
-from multigrad.core.ops.special_functions import digamma_by_reflection, polygamma_by_zeta
 
 from .. import versions
 
@@ -151,31 +149,6 @@ def atanh(x: Tensor) -> Tensor:
     return jnp.copysign(0.5 * log1p(2.0 * magnitude / (1.0 - magnitude)), x)
 
 
-def sinc(x: Tensor) -> Tensor:
-    # jax 0.11 gives 0 at both infinities, earlier ones NaN as NumPy.
-    return jnp.where(jnp.isinf(x), math.nan, jnp.sinc(x))
-
-
-def erfinv(x: Tensor) -> Tensor:
-    # XLA's (jax 0.10, CPU) is off by 15 eps in float64: one Newton step, in the tails by erfc
-    root, magnitude = jax.lax.erf_inv(x), jnp.abs(x)
-    tail_error = jnp.sign(x) * ((1.0 - magnitude) - jax.lax.erfc(jnp.abs(root)))
-    error = jnp.where(magnitude < 0.5, jax.lax.erf(root) - x, tail_error)
-    refined = root - error * (math.sqrt(math.pi) / 2) * jnp.exp(root * root)
-    # at 1 and beyond the step is NaN
-    return jnp.where(magnitude < 1.0, refined, root)
-
-
-def digamma(x: Tensor) -> Tensor:
-    # XLA's is NaN at 0; the where within keeps gradients as they are elsewhere
-    pole, elsewhere = -1.0 / jnp.where(x == 0, x, 1.0), jnp.where(x == 0, 1.0, x)
-    return jnp.where(x == 0, pole, digamma_by_reflection(jnp, jax.lax.digamma, elsewhere))
-
-
-def polygamma(x: Tensor, *, n: int) -> Tensor:
-    return polygamma_by_zeta(jnp, special.zeta, x, n)
-
-
 WIDE_FLOATS = (jnp.dtype("float32"), jnp.dtype("float64"))
 
 
@@ -203,7 +176,7 @@ SAME = """
     isnan log log10 log2 logaddexp maximum minimum nan_to_num nextafter rad2deg round sign
     signbit sin sqrt square tan tanh trunc where
 """
-SAME_IN_LAX = "rsqrt erf erfc lgamma stop_gradient"
+SAME_IN_LAX = "rsqrt erf erfc stop_gradient"
 # The own gradient of its relu6 is 0 at the bounds; that of a clip is 1.
 SAME_IN_NN = "log_sigmoid relu6 elu gelu relu silu softplus"
 OPS: dict[Op, Callable[..., Any]] = {
@@ -215,7 +188,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ACOS: jnp.arccos,
     ops.ASINH: jnp.arcsinh,
     ops.ACOSH: jnp.arccosh,
-    **rows_of({name: getattr(special, name) for name in ("ndtri", "i0e", "i1e")}, ops.CORE_OPS),
     ops.BITWISE_LEFT_SHIFT: jnp.left_shift,
     ops.BITWISE_RIGHT_SHIFT: jnp.right_shift,
     **rows_of({name: getattr(jax.lax, name) for name in SAME_IN_LAX.split()}, ops.CORE_OPS),

@@ -10,13 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from multigrad.core import ops, random
+from multigrad.core import ops
 from multigrad.core.backend.rows import rows_of
 from multigrad.core.ir.op import Op
 from multigrad.core.ops.selection import LARGEST
-from multigrad.core.ops.special_functions import digamma_by_reflection, polygamma_by_zeta
-
-from .random import NAMESPACE
 
 Tensor: TypeAlias = tf.Tensor
 TINY = {tf.float32: 2.0**-126, tf.float64: 2.0**-1022}
@@ -173,27 +170,6 @@ def logaddexp(a: Tensor, b: Tensor) -> Tensor:
     return tf.where(a == b, a + math.log(2), total)
 
 
-def erfinv(x: Tensor) -> Tensor:
-    # tensorflow 2.21: tf.math.erfinv is ndtri of (x + 1) / 2, and is off by 6e6 eps near zero.
-    values = tf.cast(x, tf.float64)
-    # 1 - 2^-53 is the largest number below 1
-    inverse = random.erfinv(clip(values, -1.0 + 2.0**-53, 1.0 - 2.0**-53), NAMESPACE, True)
-    # Constants: a derivative of the branch that is not taken would be NaN.
-    inf, nan = tf.constant(math.inf, values.dtype), tf.constant(math.nan, values.dtype)
-    limits = tf.where(values == 1.0, inf, tf.where(values == -1.0, -inf, nan))
-    return tf.cast(tf.where(tf.abs(values) < 1.0, inverse, limits), x.dtype)
-
-
-def digamma(x: Tensor) -> Tensor:
-    # TensorFlow (2.21) gives NaN at 0; the where within keeps gradients finite elsewhere
-    pole, elsewhere = -1.0 / tf.where(x == 0, x, 1.0), tf.where(x == 0, 1.0, x)
-    return tf.where(x == 0, pole, digamma_by_reflection(tf, tf.math.digamma, elsewhere))
-
-
-def polygamma(x: Tensor, *, n: int) -> Tensor:
-    return polygamma_by_zeta(tf, tf.math.zeta, x, n)
-
-
 def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
     high = x.dtype.max if posinf is None else tf.constant(posinf, x.dtype)
     low = x.dtype.min if neginf is None else tf.constant(neginf, x.dtype)
@@ -260,8 +236,6 @@ SAME = """
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars(), ops.CORE_OPS),
     **rows_of({name: getattr(tf, name) for name in SAME.split()}, ops.CORE_OPS),
-    ops.NDTRI: tf.math.ndtri,
-    ops.LGAMMA: tf.math.lgamma,
     ops.EQ: equal,
     ops.NE: not_equal,
     ops.POW: power,
@@ -272,8 +246,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.LOG: tf.math.log,
     ops.LOG1P: tf.math.log1p,
     ops.ERFC: tf.math.erfc,
-    ops.I0E: tf.math.special.bessel_i0e,
-    ops.I1E: tf.math.special.bessel_i1e,
     ops.ISNAN: tf.math.is_nan,
     ops.ISINF: tf.math.is_inf,
     ops.ISFINITE: tf.math.is_finite,

@@ -29,8 +29,7 @@ OWN: dict[Op, Callable[..., Any]] = {
 # Computed in float32 for 16-bit floats and rounded once.
 WIDE = (
     *(ops.ATAN2, ops.FMOD, ops.FLOOR_DIVIDE, ops.REMAINDER, ops.EXP2, ops.LOG2, ops.LOG10),
-    *(ops.LOGADDEXP, ops.NDTRI, ops.LGAMMA, ops.DIGAMMA, ops.POLYGAMMA),
-    *(ops.I0E, ops.I1E, ops.LOG_SIGMOID, ops.SOFTPLUS, ops.SUM, ops.MEAN, ops.PROD),
+    *(ops.LOGADDEXP, ops.LOG_SIGMOID, ops.SOFTPLUS, ops.SUM, ops.MEAN, ops.PROD),
     *(ops.LOGSUMEXP, ops.SOFTMAX, ops.LOG_SOFTMAX),
 )
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}

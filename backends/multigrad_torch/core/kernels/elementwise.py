@@ -14,7 +14,6 @@ from multigrad.core import ops
 from multigrad.core.backend.rows import rows_of
 from multigrad.core.ir.op import Op
 from multigrad.core.ops.selection import LARGEST, MOST_IN_FLOAT8
-from multigrad.core.ops.special_functions import digamma_by_reflection, polygamma_by_zeta
 
 from ..state import count_modes, transforms_active
 from ..versions import RELEASE
@@ -203,14 +202,6 @@ def remainder(a: Tensor, b: Tensor) -> Tensor:
     return torch.where((residue != 0) & ((residue < 0) != (b < 0)), residue + b, residue)
 
 
-def digamma(x: Tensor) -> Tensor:
-    return digamma_by_reflection(torch, torch.digamma, x)
-
-
-def polygamma(x: Tensor, *, n: int) -> Tensor:
-    return polygamma_by_zeta(torch, torch.special.zeta, x, n)
-
-
 def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
     numbers = {"nan": nan, "posinf": posinf, "neginf": neginf}
     in_range = {name: None if v is None else fitting(v, x.dtype) for name, v in numbers.items()}
@@ -336,13 +327,13 @@ def named(library: Any, names: str) -> dict[Op, Callable[..., Any]]:
 
 BY_NAME = """
     abs acos acosh asin asinh atan atanh bitwise_left_shift bitwise_right_shift ceil cos cosh
-    deg2rad erfinv exp exp2 expm1 floor frac isfinite isinf isnan lgamma log log10 log1p log2 logit
-    pow rad2deg reciprocal relu round rsqrt sigmoid signbit sin sinc sinh sqrt square tan tanh trunc
+    deg2rad exp exp2 expm1 floor frac isfinite isinf isnan log log10 log1p log2 logit
+    pow rad2deg reciprocal relu round rsqrt sigmoid signbit sin sinh sqrt square tan tanh trunc
 """
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars(), ops.CORE_OPS),
     **named(torch, BY_NAME),
-    **named(torch.special, "erfc i0e i1e log_ndtr ndtri"),
+    **named(torch.special, "erfc"),
     **named(F, "celu elu mish relu6 selu silu"),
     ops.MEMORY: memory,
     ops.LERP: aligned(torch.lerp),

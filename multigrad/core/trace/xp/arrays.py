@@ -20,14 +20,14 @@ from ...random import REPLAYED, key_from_int
 from ..axes import Axis, axes_of, known_shape
 from ..coercion import is_exact
 from ..trace import Value, apply, are_bools, cast, copy_of, dtype_name, lift, native_dtype, pow
-from .ops import digamma, equal, isnan, maximum, mean, minimum, var, where
+from .ops import equal, isnan, maximum, mean, minimum, var, where
 
 Tensor = Any
 
 __all__ = [
     "astype", "bernoulli_like", "bitwise_and", "bitwise_invert", "bitwise_or", "bitwise_xor",
     "broadcast_to", "cast", "cast_like", "clip", "dim", "exponential_like", "full_like",
-    "gumbel_like", "nan_to_num", "norm", "ones_like", "polygamma", "positive", "pow", "quantile",
+    "gumbel_like", "nan_to_num", "norm", "ones_like", "positive", "pow", "quantile",
     "rademacher_like", "rand_like", "randn_like", "size", "standardize", "zeros_like",
 ]  # fmt: skip
 
@@ -204,16 +204,6 @@ def ones_like(x: Tensor, dtype: Any = None) -> Tensor:
         array([1., 1.])
     """
     return full_like(x, 1.0, dtype)
-
-
-def polygamma(n: int, x: Tensor) -> Tensor:
-    """The n-th derivative of digamma; for n above zero NaN where x is negative.
-
-    Examples:
-        >>> np.round(xp.polygamma(1, np.array([1.0, 2.0])), 4)
-        array([1.6449, 0.6449])
-    """
-    return apply(ops.POLYGAMMA, x, n=int(n)) if n else digamma(x)
 
 
 def nan_to_num(

@@ -13,9 +13,9 @@ from ....core import ops, random
 from ....core.backend.emitted import Emitted, find_like
 from ....core.ir.op import T, Type
 from ....core.lowering.reference.function import as_operand
-from ....core.ops import numerics
 from ....core.random import draws
 from ...backend.features import Ejection
+from ...ops import special_functions
 
 Array = Any
 
@@ -147,7 +147,7 @@ EJECTION = Ejection(
     words=("pullback",),
     forms={
         ops.OPS["array"].numpy: array,
-        numerics.from_scipy: from_scipy,
+        special_functions.from_scipy: from_scipy,
         random.fold_in: fold_in,
         draws.lay_out: lay_out,
         random.normal: draws.normal,

@@ -1,4 +1,4 @@
-"""Fourier transforms, windows and convolutions of `xg.xp`; see `all.py`.
+"""Fourier transforms, windows, convolutions and polygamma of `xg.xp`; see `all.py`.
 
 A complex tensor is a pair of its real and imaginary part, with the cotangents of two real tensors:
 as a complex number, (of the real part) + i (of the imaginary part), as in torch and TensorFlow;
@@ -15,6 +15,7 @@ from typing import Any
 from ....core import ops
 from ....core.trace.trace import Value, apply
 from ....core.trace.xp.arrays import dim, zeros_like
+from ....core.trace.xp.ops import digamma
 from ....core.trace.xp.transposes import packed_fft
 from .shapes import along, concatenate, getitem, pad, stack
 
@@ -23,7 +24,7 @@ Axes = int | Sequence[int] | None
 Parts = tuple[Tensor, Tensor]
 Steps = int | Sequence[int]
 
-__all__ = ["conv", "fft", "ifft", "irfft", "rfft", "windows"]
+__all__ = ["conv", "fft", "ifft", "irfft", "polygamma", "rfft", "windows"]
 
 
 def fft(
@@ -217,3 +218,13 @@ def _positive(n: Any) -> int:
     if index(n) < 1:
         raise TypeError(f"sizes, strides, dilations and groups are 1 or more, not {n}")
     return index(n)
+
+
+def polygamma(n: int, x: Tensor) -> Tensor:
+    """The n-th derivative of digamma; for n above zero NaN where x is negative.
+
+    Examples:
+        >>> np.round(xp.polygamma(1, np.array([1.0, 2.0])), 4)
+        array([1.6449, 0.6449])
+    """
+    return apply(ops.POLYGAMMA, x, n=int(n)) if n else digamma(x)

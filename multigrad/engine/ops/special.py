@@ -1,16 +1,16 @@
-"""Error functions, gamma functions, Bessel functions, and sinc."""
+"""Inverse error functions, the normal distribution, gamma functions, Bessel functions, and sinc."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from ..ir.attributes import count
-from ..ir.op import Op
+from ...core.ir.attributes import count
+from ...core.ir.op import Op
+from ...core.ops.properties import ABOVE_ZERO, BETWEEN_ZERO_AND_ONE, WITHIN_ONE
+from ...core.ops.table import Cotangents, composite, function, ufunc
 from . import special_functions
-from .numerics import late_from_scipy
-from .properties import ABOVE_ZERO, BETWEEN_ZERO_AND_ONE, WITHIN_ONE
-from .table import Cotangents, composite, function, ufunc
+from .special_functions import late_from_scipy
 
 ROOT_TAU = math.sqrt(2 * math.pi)
 MILLS_FROM = 8.0  # beyond this |x|, the inverse Mills ratio comes from a continued fraction
@@ -51,12 +51,6 @@ def inverse_mills(t: Any) -> Any:
     return fraction
 
 
-ERF = ours("erf", "ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x)))", "The error function.")
-ERFC = ours(
-    "erfc",
-    "-ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x)))",
-    "1 - erf(x), accurate where that is small.",
-)
 ERFINV = ours(
     "erfinv",
     "ct * (math.sqrt(math.pi) / 2 * xp.exp(y * y))",

@@ -1,8 +1,8 @@
-"""Special functions of NumPy arrays, in float64 and rounded once to the array's dtype.
+"""Special functions of NumPy arrays beside the error function, as that in float64 and rounded once.
 
-They are our own, so that the core needs no SciPy and the numbers do not depend on its release. Each
-is within 4 eps of the exact result, or of what half an eps of the argument changes in it. What is
-missing here, Bessel functions, is SciPy's.
+They are our own, so that the numbers do not depend on the release of SciPy. Each is within 4 eps of
+the exact result, or of what half an eps of the argument changes in it. What is missing here, Bessel
+functions, is SciPy's.
 """
 
 from __future__ import annotations
@@ -14,25 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from ..random import evaluate_polynomial
-from .numerics import Array
+from ...core.ops.numerics import (
+    ROOT_HALF,
+    ROOT_PI,
+    Array,
+    complement,
+    erf_near_zero,
+    in_float64,
+    scaled_erfc,
+    widened,
+)
+from ...core.random import evaluate_polynomial
+from ...core.support.installed import import_extra
 
-ROOT_HALF, ROOT_PI = math.sqrt(0.5), math.sqrt(math.pi)
-BLOCK = 16_384  # numbers whose temporaries stay in a processor's cache
-# (1 + 2 a) exp(a^2) erfc(a) for a from 0 on, by powers of (a - 4) / (a + 4): Schonfelder, Chebyshev
-# expansions for the error and related functions, 1978. The coefficients were computed with mpmath.
-ERFCX = (
-    1.2329951186255526, -0.1396211168405625, 0.015379652102620026, 0.0680970542546904,
-    -0.10103906603632413, 0.09373283499843826, -0.06633036581166812, 0.03716751553592911,
-    -0.016197734065728945, 0.005031969992669933, -0.0007577732210512849, -0.0001992567757633648,
-    0.00015062131406268513, -2.4398944545280832e-05, -1.1220772697788498e-05,
-    5.709206053072183e-06, 2.9094470866632674e-07, -8.249198427508354e-07, 7.888177117406594e-08,
-    1.1009737295274889e-07, -2.1868462576141457e-08, -1.4709550868669278e-08,
-    3.950879254166685e-09, 1.7903326159489847e-09, -5.377133821031794e-10, -1.374652989001164e-10,
-    4.180821739675544e-11,
-)  # fmt: skip
-# erf(x) / x by powers of x^2, up to 1.
-ERF = [2 / ROOT_PI / ((-1) ** k * math.factorial(k) * (2 * k + 1)) for k in range(20)]
 # B(2k) / (2k), of the asymptotic series of digamma; B(2k) / (2k)! follows from them.
 BERNOULLI = (
     1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12, -3617 / 8160,
@@ -40,56 +34,6 @@ BERNOULLI = (
 ROOT = (1.4616321449683623, 9.549995429965697e-17)  # where digamma is zero, in two parts
 FAR = 10  # from where the asymptotic series are exact
 STEPS = np.arange(FAR)[:, None]
-
-
-def in_float64(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Return a function of float arrays, computed in float64 by blocks, rounded once."""
-
-    @functools.wraps(function)
-    def call(x: Array, **attrs: int) -> Array:
-        x = np.asarray(x)
-        numbers = x.astype(np.float64).ravel()
-        with np.errstate(all="ignore"):
-            for start in range(0, numbers.size, BLOCK):
-                numbers[start : start + BLOCK] = function(numbers[start : start + BLOCK], **attrs)
-            return numbers.reshape(x.shape).astype(x.dtype)[()]
-
-    return call
-
-
-def scaled_erfc(a: Array) -> Array:
-    """Return exp(a^2) erfc(a), for a from 0 on."""
-    t = np.where(np.isinf(a), 1.0, (a - 4) / (a + 4))
-    return evaluate_polynomial(ERFCX[::-1], t) / (1 + 2 * a)
-
-
-def exp_of_square(x: Array) -> Array:
-    """Return exp(-x^2); rounding x^2 would cost a relative error of x^2 eps."""
-    x = np.clip(x, -40, 40)  # 0 from 28 on
-    high = x.astype(np.float32).astype(np.float64)
-    return np.exp(-high * high) * np.exp((high - x) * (high + x))
-
-
-def erf_near_zero(x: Array) -> Array:
-    x = np.clip(x, -1, 1)
-    return x * evaluate_polynomial(ERF[::-1], x * x)
-
-
-@in_float64
-def erf(x: Array) -> Array:
-    size = np.abs(x)
-    far = np.copysign(1 - scaled_erfc(size) * exp_of_square(x), x)
-    return np.where(size < 1, erf_near_zero(x), far)
-
-
-def complement(x: Array) -> Array:
-    """Return erfc(x) of float64."""
-    size = np.abs(x)
-    tail = scaled_erfc(size) * exp_of_square(x)
-    return np.where(size < 0.5, 1 - erf_near_zero(x), np.where(x < 0, 2 - tail, tail))
-
-
-erfc = in_float64(complement)
 
 
 @in_float64
@@ -236,3 +180,20 @@ def polygamma(x: Array, *, n: int) -> Array:
         total += coefficient * 2 * k * factor * far ** -(n + 2.0 * k)
     values = np.where(x > 0, math.factorial(n) * total, np.where(x == 0, np.inf, np.nan))
     return (-1) ** (n + 1) * values
+
+
+# --- of SciPy -------------------------------------------------------------------------------------
+def from_scipy(name: str, module: str = "special") -> Any:
+    """Return a function of SciPy's, or raise BackendNotFound if it is not installed."""
+    who_needs_it = f"{name} is SciPy's, for NumPy arrays"
+    return getattr(import_extra(f"scipy.{module}", "scipy", who_needs_it), name)
+
+
+def late_from_scipy(name: str) -> Callable[..., Array]:
+    """Return a function of scipy.special as an op; SciPy is imported when it is first called."""
+
+    def call(x: Array) -> Array:
+        return from_scipy(name)(x)
+
+    call.__name__ = call.__qualname__ = name
+    return widened(call)
