@@ -20,7 +20,7 @@ from multigrad.core.backend.contract import (
 from multigrad.core.support.lazy_modules import late_function, load_engine
 
 from .core import compile, versions
-from .core.attach import host, render, vjp
+from .core.attach import host, render
 from .core.kernels import exact, ops, random
 
 __all__ = ["backend"]
@@ -55,10 +55,10 @@ backend = Backend(
         call=render.call,
         attach=late_function("multigrad_jax.attach.as_written:attach_function"),
         many=late_function("multigrad_jax.attach.modes:many"),
-        vjp=vjp.vjp,
+        vjp=late_function("multigrad_jax.attach.vjp:vjp"),
         vmap=jax.vmap,
-        forbid_derivative=vjp.forbid_derivative,
-        refuse_gradient=vjp.refuse_gradient,
+        forbid_derivative=late_function("multigrad_jax.attach.vjp:forbid_derivative"),
+        refuse_gradient=late_function("multigrad_jax.attach.vjp:refuse_gradient"),
         namespace=render.NAMESPACE,
         forward_mode=True,
         joins_loops=True,

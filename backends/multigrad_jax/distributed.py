@@ -27,6 +27,8 @@ from multigrad.core.support.threads import set_within
 from multigrad.engine.ops.collectives import check_pairs
 from multigrad.errors import GradientError, RuleValueError
 
+from .attach.forward_mode import with_forward_mode
+from .attach.vjp import PUSHING
 from .core import versions
 from .core.attach.host import mapped_axes
 from .core.attach.render import is_manual, within
@@ -90,6 +92,15 @@ def vary_as(gradients: tuple[Any, ...], inputs: Varying) -> tuple[Any, ...]:
 
 
 def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
+    """Return a function for shards, which has a form of its own for `xg.jvp`."""
+    reverse_mode = varying_alike(native.__wrapped__ if emitted.draws else native, emitted)
+    if emitted.derivative.dual is None:
+        return reverse_mode
+    forward_mode = functools.cache(functools.partial(with_forward_mode, native, emitted))
+    return lambda *values: (forward_mode() if PUSHING.get() else reverse_mode)(*values)
+
+
+def varying_alike(native: Any, emitted: Emitted) -> Callable[..., Any]:
     """Return a custom function for shards: its inputs vary alike, and its gradients as they do."""
     count = len(emitted.names.inputs)
     if isinstance(native, jax.custom_jvp):

@@ -8,6 +8,9 @@ from multigrad.core.support.lazy_modules import provide
 
 provide("multigrad_jax", {
     "core.attach.host": {"distributed": "make_group"},
-    "core.attach.render": {"distributed": "in_shards"},
+    "core.attach.render": {
+        "attach.forward_mode": "render_forward_mode",
+        "distributed": "in_shards",
+    },
     "core.kernels.random": {"distributed": "draw_part"},
 })  # fmt: skip

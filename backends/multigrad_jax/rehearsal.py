@@ -22,7 +22,7 @@ from multigrad.core import ops
 from multigrad.core.support.threads import set_within
 from multigrad.engine.ops.loops import limited
 
-from .core.attach.vjp import REHEARSED
+from .core.attach.render import REHEARSED
 from .core.versions import core, folding_constants
 from .jaxprs import (
     INLINED,

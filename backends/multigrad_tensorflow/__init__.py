@@ -17,7 +17,7 @@ from multigrad.core.backend.contract import (
 from multigrad.core.support.lazy_modules import late_function
 
 from .core import compile, recomputed_regions, replicas
-from .core.attach import host, render, vjp
+from .core.attach import host, render
 from .core.kernels import exact, ops, random
 
 __all__ = ["backend"]
@@ -51,9 +51,9 @@ backend = Backend(
         call=render.call,
         attach=late_function("multigrad_tensorflow.attach.as_written:attach"),
         many=late_function("multigrad_tensorflow.attach.modes:many"),
-        vjp=vjp.vjp,
-        forbid_derivative=vjp.forbid_derivative,
-        refuse_gradient=vjp.refuse_gradient,
+        vjp=late_function("multigrad_tensorflow.attach.vjp:vjp"),
+        forbid_derivative=late_function("multigrad_tensorflow.attach.vjp:forbid_derivative"),
+        refuse_gradient=late_function("multigrad_tensorflow.attach.vjp:refuse_gradient"),
         namespace=render.NAMESPACE,
         keeps_float_derivatives=True,
         joins_loops=True,

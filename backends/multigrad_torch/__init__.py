@@ -20,7 +20,7 @@ from multigrad.core.backend.contract import (
 from multigrad.core.support.lazy_modules import late_function, load_engine
 
 from .core import dynamo, state
-from .core.attach import attach, host, render, vjp
+from .core.attach import attach, host, render
 from .core.compile import checkpoint_regions, dynamo_guards, readers
 from .core.kernels import elementwise, exact, fast, masks, ops
 
@@ -68,12 +68,12 @@ backend = Backend(
         bind=attach.bind,
         around_bare=attach.around_bare,
         many=late_function("multigrad_torch.kernels.gradient_lists:many"),
-        vjp=vjp.vjp,
+        vjp=late_function("multigrad_torch.attach.vjp:vjp"),
         vmap=torch.func.vmap,
-        forbid_derivative=vjp.forbid_derivative,
+        forbid_derivative=late_function("multigrad_torch.attach.vjp:forbid_derivative"),
         transform=attach.transform,
         explain_refusal=late_function("multigrad_torch.attach.as_written:explain_refusal"),
-        refuse_gradient=vjp.refuse_gradient,
+        refuse_gradient=late_function("multigrad_torch.attach.vjp:refuse_gradient"),
         namespace=attach.NAMESPACE,
         forward_mode=True,
         joins_loops=True,

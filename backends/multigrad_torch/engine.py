@@ -14,6 +14,7 @@ provide("multigrad_torch", {
         "attach.fusing.dispatch": "begin_fusing",
         "dtensors": "run_bare_distributed run_distributed",
     },
+    "core.attach.render": {"attach.forward_mode": "render_forward_mode"},
     "core.compile.calls": {"compile.function_calls": "emit_operator"},
     "core.compile.compile": {
         "compile.function_calls": "class_for_open find_function require_watch"

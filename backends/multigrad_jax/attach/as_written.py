@@ -24,9 +24,9 @@ from multigrad.engine.capture.user_code.inspection import contents
 
 from ..core.attach.host import is_traced
 from ..core.attach.render import make_strong
-from ..core.attach.vjp import forbid_derivative
 from ..core.versions import custom_vjp_of_values, kinds_of_traces
 from ..distributed import Varying, vary_alike, vary_as, varying
+from .vjp import forbid_derivative
 
 Tensor: TypeAlias = jax.Array
 Run: TypeAlias = Callable[..., Any]

@@ -19,9 +19,9 @@ from multigrad.engine.backend.guest import Guest, Kind, Pull, SharedBuffer, kind
 
 from ..core.attach.host import is_traced, precision
 from ..core.attach.render import make_strong
-from ..core.attach.vjp import forbid_derivative
 from ..core.kernels.random import place_like
 from .as_written import is_eager
+from .vjp import forbid_derivative
 
 Tensor: TypeAlias = jax.Array
 

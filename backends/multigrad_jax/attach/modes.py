@@ -12,8 +12,9 @@ from multigrad.core.backend.values import run_on_tensors_alone
 from multigrad.core.ir.graph import Graph
 from multigrad.core.support.threads import set_within
 
-from ..core.attach.vjp import PUSHING, tangent_of, vjp
+from ..core.attach.render import tangent_of
 from ..core.kernels.elementwise import is_tensor
+from .vjp import PUSHING, vjp
 
 Tensor: TypeAlias = jax.Array
 Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]

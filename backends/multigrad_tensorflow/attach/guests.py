@@ -23,7 +23,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from multigrad.engine.backend.guest import Guest, Kind, SharedBuffer, make_zeros
 
 from ..core.attach.render import custom_gradient, localize, run_forward
-from ..core.attach.vjp import forbid_derivative
+from .vjp import forbid_derivative
 
 Tensor: TypeAlias = tf.Tensor
 Call: TypeAlias = Callable[[Sequence[SharedBuffer]], list[SharedBuffer]]

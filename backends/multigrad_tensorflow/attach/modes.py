@@ -11,7 +11,7 @@ from tensorflow.python.eager import context
 from multigrad.core.backend.values import run_on_tensors_alone
 from multigrad.core.ir.graph import Graph
 
-from ..core.attach.vjp import vjp
+from .vjp import vjp
 
 Tensor: TypeAlias = Any
 Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]

@@ -19,9 +19,9 @@ from torch.autograd import Function, forward_ad
 from multigrad.engine.functions.calls.imported_gradients import pull_delivering
 
 from ..core.attach.attach import is_pushing, warn_of_trace
-from ..core.attach.vjp import list_nodes
 from ..core.state import is_distributed, tracing_state, transforms_active
 from ..dtensors import ShardLayout, lay_out, layout_of, refuse_odd
+from .vjp import list_nodes
 
 Tensor: TypeAlias = torch.Tensor
 PUSHES_NOTHING = "so it has no forward mode"

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves
 from multigrad.backend import Kept
 
 from ..core.attach.attach import PreparedNumbers
-from ..core.attach.vjp import as_leaf, custom_nodes
 from .as_written import NativeFunction
+from .vjp import as_leaf, custom_nodes
 
 Tensor: TypeAlias = torch.Tensor
 Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]

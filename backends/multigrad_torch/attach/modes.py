@@ -15,9 +15,9 @@ from multigrad.core.backend.values import run_on_tensors_alone
 from multigrad.engine.backend.features import Modes
 from multigrad.errors import GradientError
 
-from ..core.attach.vjp import as_leaf, custom_nodes, outside_inference, plain, vjp
 from ..known_faults import COMPILED
 from .kept_tensors import kept
+from .vjp import as_leaf, custom_nodes, outside_inference, plain, vjp
 
 Tensor: TypeAlias = torch.Tensor
 Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]

@@ -30,7 +30,7 @@ from multigrad.engine.capture.user_code.inspection import contents, mentioned
 from multigrad.engine.functions.importer_api import import_once
 from multigrad.engine.functions.object_arguments import MayTakeObjects
 
-from ..core.attach.vjp import as_leaf
+from ..attach.vjp import as_leaf
 from .autograd_classes import (
     ClassCode,
     FunctionClass,

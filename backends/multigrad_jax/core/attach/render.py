@@ -11,6 +11,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,10 +25,10 @@ from multigrad.core.backend.emitted import tuple_of
 from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
 from multigrad.errors import GradientError, UnsupportedOp
 
+from ..compile import is_tracing_kept
 from ..kernels import random
 from ..kernels.elementwise import is_staged_out, is_tensor
 from ..versions import core, primal_of
-from .vjp import PUSHING, REHEARSED, custom_jvp, forbid_derivative, tangent_of
 
 if TYPE_CHECKING:
     from multigrad.core.backend.emitted import Body, Emitted
@@ -41,17 +42,17 @@ def render(emitted: Emitted) -> str:
     if emitted.check_arguments:
         return render_around(emitted, emitted.names.params)
     if emitted.derivative.tangent is not None:
-        return _render_forward_mode(emitted, emitted.derivative.tangent)
+        return render_forward_mode(emitted, emitted.derivative.tangent)
     f, b, name = emitted.forward, emitted.backward, emitted.names.identifier
     inputs = ", ".join(emitted.names.inputs)
     residuals = [*emitted.kept, *emitted.read_params]
     residuals += [f"StaticShape({each}.shape)" for each in emitted.residuals.shapes]
-    names = tuple_of(_held(emitted))
+    names = tuple_of(held_names(emitted))
     unpack = f"    {names} = residuals\n" if names != "()" else ""
     gradients = tuple_of([*emitted.gradients(b), *(["None"] * len(emitted.names.params))])
     arguments = f"{inputs}{emitted.arguments}"
     outputs, results = emitted.returned(emitted.names.outputs), emitted.returned(f.results)
-    run = _run(emitted, outputs, f"{name}({arguments})")
+    run = run_lines(emitted, outputs, f"{name}({arguments})")
     return f"""\
 @custom_vjp
 def {name}({inputs}{emitted.signature}):
@@ -70,7 +71,7 @@ def backward(residuals, {emitted.names.cotangents[0] if emitted.single else "cot
 """
 
 
-def _held(emitted: Emitted) -> list[str]:
+def held_names(emitted: Emitted) -> list[str]:
     shapes = [f"shape_of_{each}" for each in emitted.residuals.shapes]
     return [*emitted.residuals.names, *emitted.read_params, *shapes]
 
@@ -100,33 +101,13 @@ def _receive(emitted: Emitted) -> str:
     return "".join(f"    {line}\n" for line in lines)
 
 
-def _render_forward_mode(emitted: Emitted, tangent: Body) -> str:
-    f, name = emitted.forward, emitted.names.identifier
-    arguments = ", ".join([*emitted.names.inputs, *emitted.names.params])
-    # jax transposes the tangent map of a `custom_jvp` for reverse mode
-    unpack_primals = f"({arguments},) = primals"
-    unpack_tangents = f"({', '.join(emitted.names.tangents)}, *_) = tangents"
-    outputs, results = emitted.returned(emitted.names.outputs), emitted.returned(f.results)
-    pairs = zip(emitted.names.outputs, emitted.pushed(""), strict=True)
-    changes = emitted.returned([word or f"no_tangent({output})" for output, word in pairs])
-    rows = zip(emitted.residuals.names, emitted.kept, strict=True)
-    keep = "".join(f"    {r} = {result}\n" for r, result in rows if r in emitted.residuals.computed)
-    run = _run(emitted, outputs, f"{name}({arguments})")
-    return f"""\
-{_render_push(emitted, tangent)}@custom_jvp
-def {name}({", ".join(emitted.names.inputs)}{emitted.signature}):
-{f.indented(4)}    return {results}
+@provided
+def render_forward_mode(emitted: Emitted, tangent: Body) -> str:
+    """Return the source of a `custom_jvp`, and of its tangent map as a function."""
+    raise UnsupportedOp(f"forward mode of {emitted.origin.name} {NEEDS_ENGINE}")
 
 
-@{name}.defjvp
-def tangent_rule(primals, tangents):
-    {unpack_primals}
-    {unpack_tangents}
-{run}{emitted.keep.indented(4)}{keep}{tangent.indented(4)}    return {outputs}, {changes}
-"""
-
-
-def _run(emitted: Emitted, outputs: str, call: str) -> str:
+def run_lines(emitted: Emitted, outputs: str, call: str) -> str:
     # A rule calls the function itself, whose derivative can be taken again; a loop that gives both
     # outputs and residuals is run instead.
     whole = emitted.code.whole
@@ -136,25 +117,42 @@ def _run(emitted: Emitted, outputs: str, call: str) -> str:
     return f"{whole.indented(4)}    {outputs} = {emitted.returned(results)}\n"
 
 
-def _render_push(emitted: Emitted, tangent: Body) -> str:
-    residuals, tangent_names = _held(emitted), tuple_of(emitted.names.tangents)
-    # "" where the tangent map reads more than the residuals
-    if not tangent.reads <= {*residuals, *emitted.names.tangents, *emitted.names.outputs}:
-        return ""
-    # Of outputs that are not kept, shapes alone are read.
-    output_names = [
-        each if each in tangent.reads and each not in residuals else "_"
-        for each in emitted.names.outputs
-    ]
-    unpack = f"    {tuple_of(residuals)} = residuals\n" if residuals else ""
-    return f"""\
-def push(residuals, tangents, outputs):
-    {tuple_of(output_names)} = outputs
-{unpack}    {tangent_names} = tangents
-{tangent.indented(4)}    return {tuple_of(tangent.results)}
+# Whether a trace is for a proof, which interprets the jaxpr and never compiles it.
+REHEARSED: ContextVar[bool] = ContextVar("multigrad_jax_rehearsed", default=False)
 
 
-"""
+def custom_jvp(compute: Callable[..., Any]) -> Any:
+    """Return a `jax.custom_jvp` function that a `scan` keeps where it is differentiated.
+
+    The derivative of a `scan` (jax 0.10) has the bare primal in place of the function, so that a
+    second derivative would be the primal's. A checkpoint is left whole there: so the primal, where
+    jax stages it out, is the same function in a checkpoint, which recomputes nothing.
+    """
+    inside = jax.custom_jvp(compute)
+    policy = jax.checkpoint_policies.everything_saveable
+    whole = jax.checkpoint(inside, prevent_cse=False, policy=policy)
+
+    @functools.wraps(compute)
+    def primal(*args: Any) -> Any:
+        is_kept = is_tracing_kept() and not REHEARSED.get()
+        return (whole if is_kept else compute)(*args)
+
+    function = jax.custom_jvp(primal)
+    define = function.defjvp
+
+    def defjvp(rule: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
+        inside.defjvp(rule, symbolic_zeros)
+        return define(rule, symbolic_zeros)
+
+    function.defjvp = defjvp
+    return function
+
+
+def tangent_of(given: Any, x: Tensor) -> Any:
+    """Return a tangent or cotangent of an array; float0, of no bytes, for an integer."""
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return np.zeros(x.shape, jax.dtypes.float0)
+    return jnp.zeros_like(x) if given is None else jnp.asarray(given, x.dtype)
 
 
 def no_tangent(output: Tensor) -> Tensor:
@@ -220,20 +218,6 @@ NAMESPACE = {
 }
 
 
-def with_forward_mode(native: Callable[..., Any], emitted: Emitted) -> Callable[..., Any]:
-    """Return the form of a function to call in forward mode, or one that raises if it has none."""
-    assert emitted.derivative.dual is not None
-    try:
-        return emitted.derivative.dual().call
-    except UnsupportedOp as error:
-        guard = forbid_derivative(str(error))
-
-    def refusing(*values: Any) -> Any:
-        return native(*[guard(x) if is_tensor(x) else x for x in values])
-
-    return refusing
-
-
 def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
     native = namespace[emitted.names.identifier]
     native.__doc__ = f"{emitted.origin.name}, as emitted by multigrad."
@@ -274,20 +258,15 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     count = len(emitted.names.inputs)
     # made at the first call in a `shard_map`, which many functions never see
     shard_forms: list[Callable[..., Any]] = []
-    custom = native.__wrapped__ if emitted.draws else native
-    forward_mode = functools.cache(functools.partial(with_forward_mode, native, emitted))
-    has_forward_mode = emitted.derivative.dual is not None
     unsharded = native
-    if has_forward_mode and isinstance(custom, jax.custom_vjp) and not emitted.draws:
-        unsharded = in_both_modes(custom, emitted)
+    if emitted.derivative.dual is not None and isinstance(native, jax.custom_vjp):
+        unsharded = in_both_modes(native, emitted)
 
     def run(*values: Any) -> Any:
         if not is_manual():
             return unsharded(*values)
-        if has_forward_mode and PUSHING.get():
-            return forward_mode()(*values)
         if not shard_forms:
-            shard_forms.append(in_shards(custom, emitted))
+            shard_forms.append(in_shards(native, emitted))
         return shard_forms[0](*values)
 
     def call_with_arrays(*values: Any) -> Any:

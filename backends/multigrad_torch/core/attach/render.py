@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from multigrad.core.backend.emitted import tuple_of
 from multigrad.core.ir.op import is_float
+from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
+from multigrad.errors import UnsupportedOp
 
 if TYPE_CHECKING:
     from multigrad.backend import Body, Code, Emitted
@@ -32,7 +34,7 @@ ANYWHERE = ("is_grad_enabled()", "transforms_active()", "is_included(BATCHED)", 
 def render(emitted: Emitted) -> str:
     """Return the source of both classes, the public one last."""
     if emitted.derivative.tangent is not None:
-        return _render_forward_mode(emitted)
+        return render_forward_mode(emitted)
     name, inputs = emitted.names.identifier, ", ".join(emitted.names.inputs)
     arguments = f"{inputs}{emitted.arguments}"
     names = _prepared_names(emitted)
@@ -56,7 +58,7 @@ def render(emitted: Emitted) -> str:
     ]
     setup, backward = setup_lines(emitted, draw_later), plain_backward_lines(emitted)
     public = render_class(emitted, name, as_own_tensors(emitted), setup, backward)
-    return f"{_render_eager(emitted, names)}\n\n{public}{_render_apply(emitted, apply)}"
+    return f"{_render_eager(emitted, names)}\n\n{public}{render_apply(emitted, apply)}"
 
 
 # --- classes --------------------------------------------------------------------------------------
@@ -69,23 +71,23 @@ def render_class(
 class {name}(Function):
     generate_vmap_rule = True
 
-    @staticmethod{_outside_autocast(emitted)}
+    @staticmethod{autocast_mark(emitted)}
     def forward({", ".join(emitted.names.inputs)}{defaults}):
 {emitted.code.forward.indented(8)}        return {emitted.returned(results)}
 
-    @staticmethod{_outside_autocast(emitted)}
+    @staticmethod{autocast_mark(emitted)}
     def setup_context(ctx, inputs, output):
 {indented(setup)}
-    @staticmethod{_outside_autocast(emitted)}
+    @staticmethod{autocast_mark(emitted)}
     def backward(ctx, {", ".join(emitted.names.cotangents)}):
 {indented(backward)}"""
 
 
-def _outside_autocast(emitted: Emitted) -> str:
+def autocast_mark(emitted: Emitted) -> str:
     return "\n    @outside_autocast" if emitted.origin.casts else ""
 
 
-def _render_apply(emitted: Emitted, lines: list[str]) -> str:
+def render_apply(emitted: Emitted, lines: list[str]) -> str:
     if not lines:
         return ""
     return f"""
@@ -100,7 +102,7 @@ def _render_eager(emitted: Emitted, names: dict[str, str]) -> str:
     prepare, arguments, count = "", emitted.arguments, len(emitted.names.params)
     unpack: list[str] = []
     read = emitted.read_params
-    store, load = _store_lines(read), _eager_load_lines(emitted, read)
+    store, load = store_lines(read), _eager_load_lines(emitted, read)
     if names:
         assert fast.prepared is not None
         prepare = f"""\
@@ -124,65 +126,32 @@ def {name}_prepare(wrap{emitted.arguments}):
         *unpack,
         *_forward_lines(emitted),
         *store,
-        *_note_lines(emitted),
+        *note_lines(emitted),
         f"return {emitted.returned(emitted.names.outputs)}",
     ]
     return f"""\
 {prepare}class {name}_eager(Function):
-    @staticmethod{_outside_autocast(emitted)}
+    @staticmethod{autocast_mark(emitted)}
     def forward(ctx, {inputs}{arguments}):
 {indented(forward)}
-    @staticmethod{_outside_autocast(emitted)}
+    @staticmethod{autocast_mark(emitted)}
     def backward(ctx, {cotangents}):
 {indented([*load, *backward_lines(emitted, count, emitted.residuals.late)])}"""
 
 
-def _render_forward_mode(emitted: Emitted) -> str:
-    tangent, code, params = emitted.derivative.tangent, emitted.code, emitted.names.params
-    assert tangent is not None
-    inputs, saved_names = ", ".join(emitted.names.inputs), ", ".join(emitted.saved)
-    draw = DRAW if emitted.draws else []
-    # A key that forward reads is drawn before it, one that only backward reads in setup_context.
-    draw_first, draw_later = (draw, []) if "key" in emitted.forward_params else ([], draw)
-    apply = [*emitted.check_arguments, *draw_first]
-    apply = apply and [*apply, f"return super().apply({inputs}{emitted.arguments})"]
-    setup = [f"{_targets((*emitted.names.inputs, *params))} = inputs", *draw_later]
-    if not emitted.single:
-        setup.append(f"{_targets(emitted.names.outputs)} = output")
-    elif emitted.names.outputs[0] in emitted.saved:
-        setup.append(f"{emitted.names.outputs[0]} = output")
-    if saved_names:
-        setup += [f"ctx.save_for_backward({saved_names})", f"ctx.save_for_forward({saved_names})"]
-    # Forward mode has no fast code: each param is kept, as both backward and jvp may read it.
-    setup += [*_store_lines(params), *_note_lines(emitted)]
-    load = [f"{name} = ctx.{name}" for name in params]
-    shapes = [f"shape_of_{name} = ctx.shape_of_{name}" for name in emitted.residuals.shapes]
-    unpack = [f"({saved_names},) = ctx.saved_tensors"] if saved_names else []
-    backward = [*unpack, *load, *shapes, *_return_lines(emitted, code.backward, len(params))]
-    primals = [f"({saved_names},) = (unpack_dual(each).primal for each in ctx.saved_tensors)"]
-    result = emitted.returned(emitted.pushed())
-    # torch (2.13) refuses a tangent in memory of its own for an output that is a view.
-    aliases = {*emitted.aliasing.views, *emitted.aliasing.shared}
-    results = enumerate(code.forward.results)
-    copies = [f"{word}.clone()" if i in aliases else word for i, word in results]
-    # torch calls jvp with forward mode off: an outer forward mode would silently get zeros.
-    name = emitted.names.identifier
-    return f"""\
-{render_class(emitted, name, tuple(copies), setup or ["pass"], backward)}
-    @staticmethod{_outside_autocast(emitted)}
-    def jvp(ctx, {", ".join(emitted.names.tangents)}, *params):
-        with enable_forward_mode(True):
-{indented([*(primals if saved_names else []), *load, *tangent.lines, f"return {result}"], 12)}\
-{_render_apply(emitted, apply)}"""
+@provided
+def render_forward_mode(emitted: Emitted) -> str:
+    """Return the source of one class, which has a jvp as well."""
+    raise UnsupportedOp(f"forward mode of {emitted.origin.name} {NEEDS_ENGINE}")
 
 
 # --- lines of methods -----------------------------------------------------------------------------
 def setup_lines(emitted: Emitted, draw: Sequence[str] = ()) -> list[str]:
-    unpack = [f"{_targets((*emitted.names.inputs, *emitted.names.params))} = inputs"]
+    unpack = [f"{targets((*emitted.names.inputs, *emitted.names.params))} = inputs"]
     if not emitted.single:
-        unpack.append(f"{_targets(emitted.names.outputs)} = output")
-    notes = [*_keep_lines(emitted, emitted.code), *_store_lines(emitted.read_params)]
-    notes += _note_lines(emitted)
+        unpack.append(f"{targets(emitted.names.outputs)} = output")
+    notes = [*_keep_lines(emitted, emitted.code), *store_lines(emitted.read_params)]
+    notes += note_lines(emitted)
     return [*unpack, *draw, *notes] if notes else ["pass"]
 
 
@@ -302,11 +271,11 @@ def _keep_lines(
     return [*lines, f"ctx.save_for_backward({', '.join(residuals)})"] if residuals else lines
 
 
-def _store_lines(params: tuple[str, ...]) -> list[str]:
+def store_lines(params: tuple[str, ...]) -> list[str]:
     return [f"ctx.{name} = {name}" for name in params]
 
 
-def _note_lines(emitted: Emitted) -> list[str]:
+def note_lines(emitted: Emitted) -> list[str]:
     lines = [f"ctx.shape_of_{name} = {name}.shape" for name in emitted.residuals.shapes]
     types = emitted.origin.output_types
     undifferentiable = [
@@ -353,7 +322,9 @@ def _refuse_lines(emitted: Emitted) -> list[str]:
     )
 
 
-def _return_lines(emitted: Emitted, backward: Body, count: int, chosen: bool = False) -> list[str]:
+def gradients_returned(
+    emitted: Emitted, backward: Body, count: int, chosen: bool = False
+) -> list[str]:
     # Params get None; with `chosen`, so do gradients that `ctx.needs_input_grad` excludes.
     gradients = list(emitted.gradients(backward))
     if chosen and len(emitted.names.wrt) > 1:
@@ -364,7 +335,7 @@ def _return_lines(emitted: Emitted, backward: Body, count: int, chosen: bool = F
 
 
 def plain_backward_lines(emitted: Emitted) -> list[str]:
-    return_lines = _return_lines(emitted, emitted.code.backward, len(emitted.names.params))
+    return_lines = gradients_returned(emitted, emitted.code.backward, len(emitted.names.params))
     return [*load_lines(emitted, emitted.read_params), *_refuse_lines(emitted), *return_lines]
 
 
@@ -372,7 +343,7 @@ def backward_lines(emitted: Emitted, count: int, late: tuple[str, ...] = ()) -> 
     plain, fast = emitted.code.backward, emitted.fast.backward
     # Fast code runs unless this backward is itself differentiated or transformed.
     plain_lines = [f"{name} = read_late(ctx.late_{name})" for name in late]
-    plain_lines += _return_lines(emitted, plain, count, chosen=True)
+    plain_lines += gradients_returned(emitted, plain, count, chosen=True)
     if (plain.lines, plain.results) == (fast.lines, fast.results):
         return [*_refuse_lines(emitted), *plain_lines]
     pairs = zip(emitted.names.cotangents, emitted.carries, strict=True)
@@ -385,7 +356,7 @@ def backward_lines(emitted: Emitted, count: int, late: tuple[str, ...] = ()) -> 
         *(f"    {line}" for line in plain_lines),
         *(["if not keeps_graph():"] if late else []),
         *(f"    ctx.late_{name} = None" for name in late),
-        *_return_lines(emitted, fast, count, chosen=True),
+        *gradients_returned(emitted, fast, count, chosen=True),
     ]
 
 
@@ -400,7 +371,7 @@ def indented(lines: Iterable[str], spaces: int = 8) -> str:
     return "".join([f"{' ' * spaces}{line}\n" for line in lines])
 
 
-def _targets(words: Iterable[str]) -> str:
+def targets(words: Iterable[str]) -> str:
     # The left side of an assignment of a tuple.
     *firsts, last = words
     return ", ".join([*firsts, last]) if firsts else f"({last},)"

@@ -13,7 +13,7 @@ from torch.overrides import has_torch_function
 
 from multigrad.errors import GradientError, as_class
 
-from .. import dynamo
+from ..core import dynamo
 
 Tensor: TypeAlias = torch.Tensor
 SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
