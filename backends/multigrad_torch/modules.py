@@ -17,6 +17,7 @@ from multigrad.core.rules.activation import Activation as AnyActivation
 from multigrad.core.rules.activation import activation
 from multigrad.core.rules.lookup import unknown_keyword_error
 from multigrad.core.rules.rule import Rule
+from multigrad.core.rules.rule_names import OWN
 from multigrad.core.support.params import FixedParams
 from multigrad.core.trace.active_rules import settle
 from multigrad.errors import RuleError
@@ -349,9 +350,7 @@ def find_primitive(activation: AnyActivation) -> tuple[Callable[..., Tensor], di
     in_force = activation.own_in_force()
     name = "" if in_force is None else in_force.specialization.rule.name
     function = None if in_force is None else in_force.specialization.rule.function
-    is_library = str(getattr(function, "__module__", None)).startswith(
-        "multigrad.core.rules.library."
-    )
+    is_library = str(getattr(function, "__module__", None)).startswith(OWN)
     if in_force is None or not is_library or name not in PRIMITIVES:
         subject = f"rule {name!r}" if name else "an activation without a rule of its own"
         raise RuleError(

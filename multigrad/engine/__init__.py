@@ -52,6 +52,7 @@ provide("multigrad", {
         "engine.rules.model.forward_of_code": "forward_of_code"
     },
     "core.rules.rule_names": {
+        "engine.rules.peers": "load_peers",
         "estimators": "estimator_hint",
         "models.attribution.composites": "call_hint",
     },

@@ -24,6 +24,7 @@ from ..core.functions.function import Function
 from ..core.lowering.forwards import Forward
 from ..core.rules.registry import compose, get, resolve, rules
 from ..core.rules.rule import Rule
+from ..core.rules.rule_names import OWN
 from ..core.support.params import read_fused, read_way
 from ..engine.functions.documents.rules import decode_shards
 from ..engine.rules.model.forward_of_code import ForwardOfCode
@@ -32,7 +33,6 @@ from ..errors import BackendNotFound, FormatError, MultigradError, RuleError, Ru
 from ..schedule import Schedule
 
 RuleData = Any  # None, a name, or one of the forms above
-OWN = "multigrad.core.rules.library."
 CHOICES = ("residuals", "fused")  # which change no number, and are not in a document
 
 
@@ -83,7 +83,7 @@ def choices_of(obj: Any) -> dict[str, Any]:
 
 def is_own(rule: Any) -> bool:
     """Return whether a rule is multigrad's own, the same in every installation."""
-    return f"{getattr(resolve(rule).function, '__module__', None)}.".startswith(OWN)
+    return str(getattr(resolve(rule).function, "__module__", None)).startswith(OWN)
 
 
 def find_name(rule: Rule) -> str | None:

@@ -21,14 +21,14 @@ import numpy as np
 from .. import estimators
 from ..core.rules.registry import get, rules
 from ..core.rules.rule import Rule
-from ..core.rules.rule_names import near_names, plain
+from ..core.rules.rule_names import OWN, near_names, plain
 from ..core.support.records import cached_property
 from ..engine.rules.saving import other_numbers
 from ..errors import MultigradError, NativeRuleWarning, RuleValueError, suggest
 from ..estimators.declared import Estimator
 from ..models.attribution.composites import call_hint
 
-LIBRARIES = ("multigrad.core.rules.library.", "multigrad.estimators.")
+LIBRARIES = (*OWN, "multigrad.estimators.")
 CLOSE = 0.76  # of difflib: "triangle" finds "triangular"
 
 

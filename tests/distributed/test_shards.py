@@ -17,6 +17,7 @@ import multigrad as xg
 from multigrad.core import ops, random
 from multigrad.core.ir.graph import Graph, Node
 from multigrad.core.ir.op import T
+from multigrad.core.rules.rule_names import OWN
 from multigrad.core.support.params import Shards, read_shards
 from multigrad.core.trace.trace import NeedsConcrete
 
@@ -291,7 +292,6 @@ def test_users_rules_name_the_reduction_themselves() -> None:
 
 Array: TypeAlias = Any
 Place = dict[str, int]  # the index of a shard along each mesh axis
-OWN = "multigrad.core.rules.library."
 MESH = {"data": 2, "model": 3}
 KEY = (0, 7)
 G_TOGETHER, X_TOGETHER = np.random.default_rng(3).normal(size=(2, 4, 6, 3))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
+from multigrad.core.rules.rule_names import OWN
 from multigrad.engine.capture.dialect import AT_KINK
 from multigrad.errors import MultigradError
 
@@ -18,7 +19,6 @@ from ..dtypes.table import ALL_PATTERNS, NO_WAY, Library, names_of, patterns_of,
 # The source that each backend is given for each rule under each forward that it is used with.
 
 
-OWN = "multigrad.core.rules.library."
 # Forwards whose backward needs nothing, a mask, the output, and one without a derivative.
 FORWARDS = ("Linear", "ReLU", "Tanh", "Heaviside")
 NAMES = [name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)]

@@ -15,12 +15,11 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
+from multigrad.core.rules.rule_names import OWN
 from multigrad.core.support.tracebacks import FULL, VARIABLE
 from multigrad.errors import RuleTypeError
 
 from ..harness.ejecting import BY_RANK
-
-OWN = "multigrad.core.rules.library."
 
 LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)]
 X = np.array([[-1.0, 0.25], [0.75, 2.0]], np.float32)

@@ -21,12 +21,12 @@ from multigrad.core.ir.op import INPUT, Op
 from multigrad.core.lowering.derivatives import accumulate_all
 from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.passes.facts import Shapes, is_tensor_input, needed_shapes, shape_fact
+from multigrad.core.rules.rule_names import OWN
 from multigrad.core.trace.trace import NeedsConcrete, Trace
 from multigrad_conformance.declared import Case, attrs_of, cases
 from multigrad_conformance.programs.generator import Program, programs
 from multigrad_conformance.programs.running import QUIET, inputs_of
 
-OWN = "multigrad.core.rules.library."
 Shape = tuple[int, ...]
 CASES = cases()
 SHAPES: list[Shape] = [

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.core.rules.rule_names import OWN
 from multigrad.errors import RuleTypeError, RuleValueError, TraceError
 
 from ..harness.torch_class import torch_class
 from ..harness.traced import kept_by_torch
 
-OWN = "multigrad.core.rules.library."
 LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)]
 SHAPE = (6, 5)
 

@@ -18,6 +18,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.core import ops
+from multigrad.core.rules.rule_names import OWN
 from multigrad.look.curves import observe
 from pages.gallery.cards import Card, choose_arguments, make_cards
 from pages.gallery.javascript import LACKING, REDUCTIONS, ROWS, RUNTIME, emit, fill
@@ -53,7 +54,6 @@ def as_numbers(row: Any) -> np.ndarray:
 
 
 TOOL = Path(__file__).parents[2] / "tools" / "write_gallery.py"
-OWN = "multigrad.core.rules.library."
 MOST_BYTES = 3_000_000
 # Their pictures stand still: they need more than one axis, or are not drawn over what they have a
 # gradient for.

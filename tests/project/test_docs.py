@@ -16,6 +16,7 @@ import pytest
 import multigrad as xg
 from multigrad.core import ops
 from multigrad.core.backend.discovery import load_backend
+from multigrad.core.rules.rule_names import OWN
 from multigrad_conformance.differences import kept
 from pages import captured, docs, typed
 
@@ -23,7 +24,6 @@ from ..harness import public
 from ..harness.hidden import run_python
 from ..rules.model.test_activations import NATIVE_FORMULAS, NATIVE_GRADIENTS
 
-OWN = "multigrad.core.rules.library."
 FOLDER = Path(__file__).parents[2] / "docs"
 BACKENDS = docs.BACKENDS
 needs_all = pytest.mark.needs("torch", "jax", "tensorflow", "keras")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
+from multigrad.core.rules.rule_names import OWN
 from multigrad.errors import RuleError
 
 from .gallery.svg import line_path
@@ -98,7 +99,7 @@ def groups() -> dict[str, list[xg.Rule]]:
     named: dict[str, list[xg.Rule]] = {}
     for name in sorted(xg.rules(), key=lambda name: ("." in name, name)):
         rule = xg.get(name)
-        if rule.__module__.startswith("multigrad.core.rules.library."):
+        if rule.__module__.startswith(OWN):
             named.setdefault(common_name(name), []).append(rule)
     return {name: rules for name, rules in sorted(named.items()) if len(rules) > 1}
 

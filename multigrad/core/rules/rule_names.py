@@ -37,8 +37,7 @@ TEMPLATES: dict[Any, Any] = {}
 # What limits the norm of all gradients together, in several packages.
 GLOBAL = ("clip_by_global_norm", "clip_grad_norm", "clip_grad_norm_", "global_clipnorm")
 lock = make_lock()
-# The rules of each file of the library, which loads when one of them is looked up; other
-# packages' names for rules, which have a dot, are looked up in all.
+# The rules of each file of the library, which loads when one of them is looked up.
 FILES = {
     "surrogate": "arctan beta_smooth d(ReLU) deconvnet fast_sigmoid guided rectangular "
     "sigmoid_surrogate triangular",
@@ -53,9 +52,10 @@ FILES = {
     "piecewise_leaky_relu piecewise_quadratic q_pseudo_spike s2nn soft_sign_surrogate "
     "sparse_fast_sigmoid spike_rate_escape squarewave_fourier stochastic_spike tanh_surrogate "
     "unit_rectangular",
-    "peers": "",
 }
 ROOMS = {file: f"multigrad.core.rules.library.{file}" for file in FILES}
+# What the modules of our own rules begin with.
+OWN = ("multigrad.core.rules.library.", "multigrad.engine.rules.peers")
 ROOM_OF = {name: ROOMS[file] for file, names in FILES.items() for name in names.split()}
 
 
@@ -108,20 +108,24 @@ def as_registered(name: str) -> str | None:
 
 def load_library(name: str = ".") -> None:
     """Register the rules of the library among which a name may be: importing them costs time."""
-    *others, peers = ROOMS.values()
-    rooms = [*others, peers] if "." in name else others
-    for room in [ROOM_OF[name]] if name in ROOM_OF else rooms:
+    for room in [ROOM_OF[name]] if name in ROOM_OF else ROOMS.values():
         if imported_module(room) is None:
             load_module(room)  # another thread waits here until it is complete
             # Its own rules call register: they find it half imported.
             if imported_module(room) is None:
                 return
+    if "." in name:
+        load_peers()
+
+
+@provided
+def load_peers() -> None:
+    """Register other packages' rules, by their names for them, which have a dot."""
 
 
 def is_of_library(rule: Any) -> bool:
     """Return whether a rule is registered by a part of the library whose import goes on."""
-    loading = tuple([f"{room}." for room in ROOMS.values() if imported_module(room) is None])
-    return f"{rule.__module__}.".startswith(loading)
+    return rule.__module__.startswith(OWN) and imported_module(rule.__module__) is None
 
 
 def may_be_replaced(name: str) -> bool:

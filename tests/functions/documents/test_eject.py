@@ -21,6 +21,7 @@ import multigrad as xg
 from multigrad import xp
 from multigrad.core import ops
 from multigrad.core.backend.discovery import load_backend
+from multigrad.core.rules.rule_names import OWN as OWN_RULES
 from multigrad.engine.functions.eject.eject import write_parts
 from multigrad.engine.functions.eject.tree_shaking import Shaker
 
@@ -36,9 +37,7 @@ FORWARDS = ("Linear", "ReLU", "Heaviside")  # in whole tables all of each rule, 
 
 def library_rules() -> list[str]:
     """Return the library's rules of one graph each; other tests register their own."""
-    library = [
-        n for n in xg.rules() if xg.get(n).__module__.startswith("multigrad.core.rules.library.")
-    ]
+    library = [n for n in xg.rules() if xg.get(n).__module__.startswith(OWN_RULES)]
     return [name for name in library if name not in BY_RANK]
 
 

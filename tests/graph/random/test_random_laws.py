@@ -17,11 +17,11 @@ import pytest
 
 import multigrad as xg
 from multigrad.core import random
+from multigrad.core.rules.rule_names import OWN
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Law: TypeAlias = Callable[[Array, Array, Array], tuple[Array, Array]]
 
-OWN = "multigrad.core.rules.library."
 SIZE = 1_750_000  # of which a rule that draws where tin <= 0 draws 1e6
 SIGMAS = 4.0
 FOURTH_MOMENTS = {"normal": 3.0, "uniform": 9.0 / 5.0}

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.core.rules.rule_names import OWN
 from multigrad_conformance.expected.curves import CURVES
 from multigrad_conformance.expected.transforms import TRANSFORMS
 from multigrad_conformance.oracles import (
@@ -27,7 +28,6 @@ from multigrad_conformance.oracles import (
 )
 from multigrad_conformance.under_test import strided
 
-OWN = "multigrad.core.rules.library."
 INF, NAN = np.inf, np.nan
 RANDOM = ("full_jam", "noise", "positive_jam", "rectangular_jam")
 each_rule = pytest.mark.parametrize("name", LIBRARY)

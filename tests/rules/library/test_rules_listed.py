@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.core.rules.rule_names import FILES
+from multigrad.core.rules.rule_names import FILES, OWN
 from pages import same_names
 
 from ...harness import commands
 
-OWN = "multigrad.core.rules.library."
 # Of the library: other tests register their own.
 LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)]
 needs_cli = pytest.mark.needs("typer", "rich")
@@ -28,7 +27,7 @@ invoke = partial(commands.invoke, "rules", width=100)
 def test_a_rule_of_the_library_loads_with_its_own_file() -> None:
     own_names = [name for name in LIBRARY if "." not in name]
     for family, names in FILES.items():
-        home = f"{OWN}{family}"
+        home = f"{OWN[0]}{family}"
         assert [n for n in own_names if xg.get(n).__module__ == home] == sorted(names.split())
 
 

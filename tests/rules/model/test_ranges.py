@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.core.rules.rule_names import OWN
 from multigrad.core.support.params import Range
 from multigrad_conformance.oracles import DTYPES, FLOAT64, edge_values, finfo, spread
-
-OWN = "multigrad.core.rules.library."
 
 X = np.array([-2.0, 0.25, 0.75], np.float32)
 G = np.ones_like(X)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.core.rules.rule_names import OWN
 
 from ...conftest import find_backend
 from ...data.releases import write as releases
@@ -21,7 +22,6 @@ from ...harness.traced import Traced
 
 xp = xg.xp
 Tensor = Any
-OWN = "multigrad.core.rules.library."
 ROOT = Path(__file__).parents[3]
 X = np.linspace(-2.0, 2.5, 12, dtype=np.float32).reshape(3, 4)
 G = np.cos(X)

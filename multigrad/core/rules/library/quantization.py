@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ....errors import RuleValueError
 from ...support.trees import Tensor
 from ...trace.xp import all as xp
 from ..registry import register
@@ -101,7 +100,7 @@ def dorefa_activations(tin: Tensor) -> Tensor:
     return (tin >= 0.0) & (tin <= 1.0)
 
 
-def _dorefa_of_weights(grad_out: Tensor, x: Tensor) -> Tensor:
+def dorefa_of_weights(grad_out: Tensor, x: Tensor) -> Tensor:
     """grad_out * (1 - tanh(x)^2) / max|tanh(x)| with a constant maximum, 0 where that is 0."""
     largest = xp.stop_gradient(xp.norm(xp.tanh(x), ord=math.inf))
     is_zero = largest == 0.0
@@ -118,7 +117,7 @@ def dorefa_weights(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     Source: DoReFa-Net, Zhou et al., 2016 (arXiv 1606.06160), eq. 9; `DoReFa` of larq with
     mode="weights".
     """
-    return grad_out if tin is None else _dorefa_of_weights(grad_out, tin)
+    return grad_out if tin is None else dorefa_of_weights(grad_out, tin)
 
 
 @register("quantization_noise", ranges={"factor": ">= 0 and <= 1"})
@@ -147,62 +146,3 @@ def clamp_with_grad(
     is_inside = (tin >= low) & (tin <= high)
     leads_back = ((tin < low) & (grad_out <= 0.0)) | ((tin > high) & (grad_out >= 0.0))
     return grad_out * (is_inside | leads_back)
-
-
-# --- packages' own names, with their params -------------------------------------------------------
-@register("qkeras.quantized_bits", ranges={"qnoise_factor": ">= 0 and <= 1"})
-def qkeras_quantized_bits(
-    ctx: Any,
-    grad_out: Tensor,
-    tin: Tensor | None,
-    qnoise_factor: float = 1.0,
-    use_ste: bool = True,
-) -> Tensor:
-    """grad_out with use_ste, else grad_out * (1 - qnoise_factor), whatever tin is.
-
-    Source: `quantized_bits` of qkeras, which does not clip the gradient.
-    """
-    return grad_out if use_ste else grad_out * (1.0 - qnoise_factor)
-
-
-@register("qkeras.binary")
-@register("qkeras.ternary")
-def qkeras_ternary(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
-    """grad_out * (1 - tanh(tin)^2): 1 at zero, and without tin.
-
-    With a scale given for their alpha it is grad_out, unchanged: `straight_through`. Source:
-    `binary` and `ternary` of qkeras with their default, alpha=None.
-    """
-    return grad_out if tin is None else grad_out * curves.tanh_slope(tin, 1.0)
-
-
-@register("larq.ste_sign", ranges={"clip_value": ">= 0"})
-@register("larq.ste_tern", ranges={"clip_value": ">= 0"})
-@register("larq.ste_heaviside", ranges={"clip_value": ">= 0"})
-def larq_ste(ctx: Any, grad_out: Tensor, tin: Tensor | None, clip_value: float = 1.0) -> Tensor:
-    """grad_out where |tin| <= clip_value, else 0; the edge belongs to the window; without tin,
-    grad_out everywhere. Pass clip_value=inf for larq's None.
-
-    Source: `ste_sign`, `ste_tern` and `ste_heaviside` of larq.
-    """
-    return grad_out if tin is None else grad_out * (abs(tin) <= clip_value)
-
-
-@register("larq.DoReFa", ranges={"k_bit": ">= 1"})
-def larq_dorefa(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, k_bit: int = 2, mode: str = "activations"
-) -> Tensor:
-    """grad_out where 0 <= tin <= 1, else 0, as `dorefa_activations`; with mode="weights" the
-    gradient of `dorefa_weights`.
-
-    `k_bit` is taken for larq's sake: the gradient does not depend on it. Source: `DoReFa` of larq.
-    """
-    if mode not in ("activations", "weights"):
-        raise RuleValueError(
-            f"rule 'larq.DoReFa': mode is 'activations' or 'weights', got {mode!r}"
-        )
-    if tin is None:
-        return grad_out
-    if mode == "weights":
-        return _dorefa_of_weights(grad_out, tin)
-    return grad_out * ((tin >= 0.0) & (tin <= 1.0))

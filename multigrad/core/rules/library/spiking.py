@@ -2,7 +2,7 @@
 
 `tin` is the membrane minus the threshold. Without it, where a rule acts on a parameter's gradient,
 the factor is 1. What packages call by the same names, with curves, edges and defaults of their own,
-is in `peers.py`.
+is in `engine/rules/peers.py`.
 """
 
 from __future__ import annotations

@@ -9,20 +9,27 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...support.trees import Tensor
-from ...trace.xp import all as xp
-from ..registry import register
-from . import curves, transforms
-from .curves import FINITE, NOT_NEGATIVE, POSITIVE, rule_of_curve
-from .quantization import (
+from ...core.rules.library import curves, transforms
+from ...core.rules.library.curves import FINITE, NOT_NEGATIVE, POSITIVE, rule_of_curve
+from ...core.rules.library.quantization import (
     absolute_binary_sign,
     approx_sign,
+    dorefa_of_weights,
     magnitude_aware_sign,
     straight_through,
     swish_sign,
 )
-from .surrogate import beta_smooth, deconvnet, guided, rectangular
-from .transforms import clip_value, gradient_reversal, stop
+from ...core.rules.library.surrogate import beta_smooth, deconvnet, guided, rectangular
+from ...core.rules.library.transforms import clip_value, gradient_reversal, stop
+from ...core.rules.registry import register
+from ...core.support.trees import Tensor
+from ...core.trace.xp import all as xp
+from ...errors import RuleValueError
+
+
+def load_peers() -> None:
+    """Do nothing more: to import this file is enough. Its rules' own registration comes here."""
+
 
 # register_row("package.name", curve or rule, source, note, our_param=default or
 # our_param=("their_param", default)); see `curves.table`.
@@ -494,3 +501,62 @@ def optax_add_noise(
     """
     deviation = (eta / (1.0 + count) ** gamma) ** 0.5
     return grad_out + deviation * xp.randn_like(grad_out)
+
+
+# --- qkeras and larq, with their params -----------------------------------------------------------
+@register("qkeras.quantized_bits", ranges={"qnoise_factor": ">= 0 and <= 1"})
+def qkeras_quantized_bits(
+    ctx: Any,
+    grad_out: Tensor,
+    tin: Tensor | None,
+    qnoise_factor: float = 1.0,
+    use_ste: bool = True,
+) -> Tensor:
+    """grad_out with use_ste, else grad_out * (1 - qnoise_factor), whatever tin is.
+
+    Source: `quantized_bits` of qkeras, which does not clip the gradient.
+    """
+    return grad_out if use_ste else grad_out * (1.0 - qnoise_factor)
+
+
+@register("qkeras.binary")
+@register("qkeras.ternary")
+def qkeras_ternary(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+    """grad_out * (1 - tanh(tin)^2): 1 at zero, and without tin.
+
+    With a scale given for their alpha it is grad_out, unchanged: `straight_through`. Source:
+    `binary` and `ternary` of qkeras with their default, alpha=None.
+    """
+    return grad_out if tin is None else grad_out * curves.tanh_slope(tin, 1.0)
+
+
+@register("larq.ste_sign", ranges={"clip_value": ">= 0"})
+@register("larq.ste_tern", ranges={"clip_value": ">= 0"})
+@register("larq.ste_heaviside", ranges={"clip_value": ">= 0"})
+def larq_ste(ctx: Any, grad_out: Tensor, tin: Tensor | None, clip_value: float = 1.0) -> Tensor:
+    """grad_out where |tin| <= clip_value, else 0; the edge belongs to the window; without tin,
+    grad_out everywhere. Pass clip_value=inf for larq's None.
+
+    Source: `ste_sign`, `ste_tern` and `ste_heaviside` of larq.
+    """
+    return grad_out if tin is None else grad_out * (abs(tin) <= clip_value)
+
+
+@register("larq.DoReFa", ranges={"k_bit": ">= 1"})
+def larq_dorefa(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, k_bit: int = 2, mode: str = "activations"
+) -> Tensor:
+    """grad_out where 0 <= tin <= 1, else 0, as `dorefa_activations`; with mode="weights" the
+    gradient of `dorefa_weights`.
+
+    `k_bit` is taken for larq's sake: the gradient does not depend on it. Source: `DoReFa` of larq.
+    """
+    if mode not in ("activations", "weights"):
+        raise RuleValueError(
+            f"rule 'larq.DoReFa': mode is 'activations' or 'weights', got {mode!r}"
+        )
+    if tin is None:
+        return grad_out
+    if mode == "weights":
+        return dorefa_of_weights(grad_out, tin)
+    return grad_out * ((tin >= 0.0) & (tin <= 1.0))
