@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from multigrad.backend import Group, rows_of
 from multigrad.core import random as core
-from multigrad.core.trace.ranks import CHECKED, compare, note
+from multigrad.core.trace.active_rules import CHECKED, compare, note_for_ranks
 from multigrad.engine.ops.collectives import check_pairs
 from multigrad.errors import GradientError, RuleValueError
 
@@ -260,7 +260,7 @@ def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
             check_names(like, names)
         return key
     if CHECKED and not torch.compiler.is_compiling():
-        note(f"draws for a part of shape {tuple(like.shape)}")
+        note_for_ranks(f"draws for a part of shape {tuple(like.shape)}")
     starts, whole_shape = [0] * like.ndim, [*like.shape]
     for axis, names in axes:
         rank, number = rank_among(names)

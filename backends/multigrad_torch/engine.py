@@ -7,7 +7,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from multigrad.core.support.lazy_modules import provide
-from multigrad.core.trace.ranks import CHECKED
+from multigrad.core.trace.active_rules import CHECKED
 
 provide("multigrad_torch", {
     "core.attach.attach": {

@@ -11,6 +11,7 @@ provide("multigrad", {
     "core.ops": {"engine.ops.families": "list_families"},
     "core.trace.xp.all": {"engine.trace.xp.others": "other_modules"},
     "core.lowering.derivatives": {"engine.trace.derived.scans": "pull_scan"},
+    "core.trace.active_rules": {"engine.trace.ranks": "note_for_ranks compare name_rank"},
     "core.trace.python_protocols": {"engine.trace.assertions": "asserted"},
     "core.lowering.emit": {"engine.lowering.loops": "write_loop"},
     "core.lowering.function_graph": {"engine.lowering.loops": "run_scans_of_backward"},

@@ -12,7 +12,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.backend import Group
-from multigrad.core.trace.ranks import RankReport, describe_end, exchange, read_setting
+from multigrad.engine.trace.ranks import RankReport, describe_end, exchange, read_setting
 
 from ..harness.distributed.disagreement import (
     BY_RANK,

@@ -21,7 +21,7 @@ from ..support.params import Axes, FixedParams, Fused, Over, Residuals, read_par
 from ..support.pickles import pickled
 from ..support.threads import SERIALS
 from ..support.tracebacks import shorten
-from ..trace.active_rules import CURRENT, is_of_then
+from ..trace.active_rules import CHECKED, CURRENT, is_of_then, note_for_ranks
 from ..trace.lookups import (
     RULE_IN_FORCE,
     Lookup,
@@ -35,7 +35,6 @@ from ..trace.lookups import (
     reading,
 )
 from ..trace.random_keys import FREE
-from ..trace.ranks import CHECKED, note
 from ..trace.trace import Value, dtype_name
 from .lookup import apply_now, unknown_keyword_error, with_choices
 from .rule_names import Epoch, find_forward
@@ -262,7 +261,7 @@ class Activation:
         backend = backend_of(x)
         self.tell(backend, x)
         if CHECKED and not backend.tensors.is_traced(x):  # a trace may run any number of times
-            note(f"{self.forward.name} under", in_force)
+            note_for_ranks(f"{self.forward.name} under", in_force)
         leaves = (x, *at_present(in_force, backend).values)
         function = put_under(in_force.specialization, self.forward)
         entry = function.entries.on(backend, leaves)
@@ -306,7 +305,7 @@ class Activation:
         backend = backend_of(x)
         self.tell(backend, x)
         if CHECKED and not backend.tensors.is_traced(x):  # a trace may run any number of times
-            note(f"{self.forward.name} under", in_force)
+            note_for_ranks(f"{self.forward.name} under", in_force)
         # A backend that asks at each call must not be bypassed by `_latest`.
         asks = backend.compiler.on_read is not None or CHECKED
         if in_force is None:

@@ -26,9 +26,17 @@ from ..support.lazy_modules import deprecated_names
 from ..support.params import Axes, Fused, Key, Over, Residuals, read_params
 from ..support.threads import set_within
 from ..support.tracebacks import door
-from ..trace.active_rules import CURRENT, EMPTY, ActiveRules
+from ..trace.active_rules import (
+    CHECKED,
+    CURRENT,
+    EMPTY,
+    ActiveRules,
+    compare,
+    find_group,
+    name_rank,
+    note_for_ranks,
+)
 from ..trace.random_keys import Counter, normalize_key
-from ..trace.ranks import CHECKED, compare, name_rank, note
 from .lookup import activate, apply_now, unknown_keyword_error, with_choices
 from .rule import Rule
 from .rule_in_force import RuleInForce, tokens_of
@@ -176,7 +184,7 @@ class use:
             if acts is not None and acts.has_tensors:
                 show_tensors(active)
             if CHECKED:
-                note("use", active)
+                note_for_ranks("use", active)
         except BaseException:  # `__exit__` does not run for an entry that failed
             _ENTRIES.set(outer)
             CURRENT.set(previous)
@@ -216,9 +224,9 @@ class use:
         else:
             inner.before, inner.outer = entry.before, entry.outer
         leave_rules(entry.leaves)  # after CURRENT is set: they follow it
-        if error is not None:
+        if error is not None and find_group() is not None:
             name_rank(error)
-        elif CHECKED and inner is None and entry.outer is None:
+        elif error is None and CHECKED and inner is None and entry.outer is None:
             compare("the end of a use")
         return False
 

@@ -31,9 +31,9 @@ from ..lowering.checks import (
 from ..lowering.lower import emit_bare_rule, emit_rule_once
 from ..support.threads import build_once
 from ..support.trees import optree
+from ..trace.active_rules import CHECKED, note_for_ranks
 from ..trace.identity import items_key
 from ..trace.lookups import at_present
-from ..trace.ranks import CHECKED, note
 from ..trace.trace import NeedsConcrete, Value, dtype_name
 from ..trace.xp import all as xp
 from .rule_in_force import RuleInForce, bind
@@ -85,7 +85,7 @@ def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | 
     if in_force.moves:
         in_force = at_present(in_force, backend)
     if CHECKED and not backend.tensors.is_traced(grad_out):
-        note("gradients under", in_force)
+        note_for_ranks("gradients under", in_force)
     specialization, values = in_force.specialization, in_force.values
     if grad_out is None:
         raise GradientError(f"{specialization.subject} got None for grad_out; expected a tensor")

@@ -7,6 +7,7 @@ It is below the registry and the rules, because a capture depends on it and is c
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -14,6 +15,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from ..backend.contract import Group
+from ..backend.discovery import loaded
+from ..support.lazy_modules import provided
 from ..support.records import record
 from ..support.threads import SERIALS, set_within
 
@@ -63,6 +67,31 @@ class ActiveRules:
 EMPTY = ActiveRules()
 # Set by `use`, reset when it is left; each thread and task has its own.
 CURRENT: ContextVar[ActiveRules] = ContextVar("multigrad_active", default=EMPTY)
+
+
+# --- the ranks of a program, whose rules MULTIGRAD_CHECK_RANKS compares (`engine/trace/ranks.py`) -
+CHECKED = os.environ.get("MULTIGRAD_CHECK_RANKS", "") not in ("", "0")  # once, at import
+
+
+def find_group() -> Group | None:
+    """Return the ranks that run this code too; None on a thread that other ranks may lack."""
+    groups = (backend.ranks.group() for backend in loaded() if backend.ranks.group is not None)
+    return next((group for group in groups if group is not None), None)
+
+
+@provided
+def note_for_ranks(what: str, *rules: Any) -> None:
+    """Note what this rank puts in force or applies: the core compares no ranks."""
+
+
+@provided
+def compare(what: str) -> None:
+    """Compare what has been noted with the other ranks' once `what` has ended on all."""
+
+
+@provided
+def name_rank(error: BaseException, doing: str = "") -> None:
+    """Note on an error the rank that it is on, and under the check tell the other ranks."""
 
 
 # --- moving numbers: values of params that are read anew at each application, as of a schedule ----

@@ -24,9 +24,9 @@ from ...core.rules.rule import Rule
 from ...core.rules.rule_application import apply_rule, apply_to_many
 from ...core.support.params import Axes, Key, Over, read_params
 from ...core.support.trees import optree
+from ...core.trace.active_rules import CHECKED, compare
 from ...core.trace.lookups import Lookup, names_in, note_lookup, reading
 from ...core.trace.random_keys import FREE, Counter, KeySource, keyed
-from ...core.trace.ranks import CHECKED, compare
 from ...core.trace.xp import all as xp
 from ...errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.custom_gradient import function as as_function

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import multigrad as xg
-from multigrad.core.trace import ranks
+from multigrad.engine.trace import ranks
 
 
 def start() -> None:

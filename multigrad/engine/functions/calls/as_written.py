@@ -26,7 +26,7 @@ from ....core.ir.op import FLOATS, dtype_name
 from ....core.lowering.checks import shapes_agree, unlike
 from ....core.support.tracebacks import shorten
 from ....core.support.trees import Tensor, optree
-from ....core.trace.ranks import name_rank
+from ....core.trace.active_rules import name_rank
 from ....errors import (
     DisprovedError,
     GradientError,

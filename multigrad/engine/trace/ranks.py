@@ -26,13 +26,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ...core.backend.compiler_events import is_tracing
+from ...core.backend.contract import Group
+from ...core.backend.values import concrete_number, key_pair
+from ...core.support.threads import make_lock
+from ...core.trace.active_rules import ActiveRules, Moving, RuleInForce, find_group
 from ...errors import GradientError, MultigradError, RuleValueError
-from ..backend.compiler_events import is_tracing
-from ..backend.contract import Group
-from ..backend.discovery import loaded
-from ..backend.values import concrete_number, key_pair
-from ..support.threads import make_lock
-from .active_rules import ActiveRules, Moving, RuleInForce
 
 VARIABLE = "MULTIGRAD_CHECK_RANKS"
 TIMEOUT = "MULTIGRAD_CHECK_RANKS_TIMEOUT"
@@ -76,12 +75,6 @@ _latest_group: list[Group] = []  # at most one
 _noting = make_lock()  # around both
 
 
-def find_group() -> Group | None:
-    """Return the ranks that run this code too; None on a thread that other ranks may lack."""
-    groups = (backend.ranks.group() for backend in loaded() if backend.ranks.group is not None)
-    return next((group for group in groups if group is not None), None)
-
-
 def current_step(group: Group, *, ends: bool = False) -> ComparisonStep:
     """Return the current step of this rank; `ends` begins the next one."""
     if not _latest_group:
@@ -94,7 +87,8 @@ def current_step(group: Group, *, ends: bool = False) -> ComparisonStep:
     return step
 
 
-def note(what: str, *rules: Any) -> None:
+def note_for_ranks(what: str, *rules: Any) -> None:
+    """Note what this rank puts in force or applies, for the next comparison."""
     is_ordered = not what.startswith(UNORDERED)
     group = find_group()
     if group is None and _latest_group and not is_ordered:
