@@ -18,8 +18,8 @@ from multigrad.core import ops, random
 from multigrad.core.ir.graph import Graph, Node
 from multigrad.core.ir.op import T
 from multigrad.core.rules.rule_names import OWN
-from multigrad.core.support.params import Shards, read_shards
 from multigrad.core.trace.trace import NeedsConcrete
+from multigrad.engine.support.shards import Shards, read_shards
 
 RNG = np.random.default_rng(0)
 G, X = RNG.normal(size=(2, 4, 6, 3))

@@ -18,7 +18,6 @@ from ..support.params import (
     FixedParams,
     Fused,
     Range,
-    Shards,
     both,
     is_address,
     read_fused,
@@ -31,6 +30,7 @@ from . import rule_names
 from .signature import Signature, check_value, read_signature, unknown_param
 
 if TYPE_CHECKING:
+    from ...engine.support.shards import Shards
     from ..functions.function import Function
     from ..lowering.forwards import ActivationName
     from .rule_in_force import RuleInForce

@@ -46,7 +46,7 @@ from ..lowering.lower import emit_rule_once
 from ..passes.facts import GIVEN, LIBRARY
 from ..passes.memory import without_memory
 from ..support.lazy_modules import NEEDS_ENGINE, provided
-from ..support.params import Range, Shards
+from ..support.params import Range
 from ..support.threads import SERIALS
 from ..support.trees import optree
 from ..trace.lookups import is_read, look_up_all, now
@@ -434,7 +434,7 @@ def run_as_written(
 
 
 @provided
-def over_shards(graph: Graph, shards: Shards, facts: Mapping[str, Any]) -> Graph:
+def over_shards(graph: Graph, shards: Any, facts: Mapping[str, Any]) -> Graph:
     """Return the graph of a rule whose tensors are parts of an array."""
     raise RuleError(f"rule {graph.name!r} {shards} {NEEDS_ENGINE}")
 

@@ -4,8 +4,8 @@ params    by name, {"width": 2.0, "noise.sigma": 0.1}: "noise.sigma" is the para
           part noise, "noise[1].sigma" that of the second part of this name; a part's name may
           itself hold dots, so the last dot counts
 ranges    the values that a param takes: Range.read("> 0 and <= b")
-shards    `over=` and `axis_name=`, over which parts of an array a rule sums: `Shards`
-fused     `fused=`, whether parts run as one kernel, and why not: `CannotFuseError`
+shards    `over=` and `axis_name=`, over which parts of an array a rule sums
+fused     `fused=`, whether parts run as one kernel
 types     of these options, in public signatures
 """
 
@@ -19,19 +19,21 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, get_args
 
 import numpy as np
 
-from ...errors import RuleTypeError, RuleValueError, suggest
+from ...errors import RuleTypeError, RuleValueError, UnsupportedOp, suggest
+from .lazy_modules import NEEDS_ENGINE, provided
 from .pickles import pickled
-from .records import record
 
 # `P` and `R` are the parameters and result of a user's function. A bare `Function` in an annotation
 # means one of any parameters; the typing module of Python 3.11 has no such defaults, and only
 # checkers read them.
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
+
+    from ...engine.support.shards import Shards
 
     P = ParamSpec("P", default=...)
     R = TypeVar("R", default=Any)
@@ -272,134 +274,18 @@ def both(one: Range | None, other: Range) -> Range:
 
 
 # --- shards: how a local tensor is a part of an array ---------------------------------------------
-Names = tuple[str, ...]  # of mesh axes or groups
-EVERY: Names = ()  # all shards
-WORDS = ("shard", "global")
-
-
-@record(eq=True)
-class Shards:
-    """The shards over which a rule's reductions and draws are taken.
-
-    Attributes:
-        split: for each axis of the array the mesh axes or groups over which it is split: None,
-            names, or `EVERY`, all shards.
-        alone: each shard is an array of its own.
-    """
-
-    split: tuple[Names | None, ...] = ()
-    alone: bool = False
-
-    def to_data(self) -> Any:
-        """Return its form in a document."""
-        if self.alone:
-            return "shard"
-        return [None if names is None else list(names) for names in self.split]
-
-    def __str__(self) -> str:
-        if self.alone:
-            return "over='shard'"
-        if self.split == (EVERY,):
-            return "over='global'"
-        if len(self.split) == 1 and self.split[0] is not None and len(self.split[0]) == 1:
-            return f"axis_name={self.split[0][0]!r}"
-        axes = [n[0] if n is not None and len(n) == 1 else n for n in self.split]
-        return f"over=({', '.join(map(repr, axes))}{',' if len(axes) == 1 else ''})"
-
-
+@provided
 def read_shards(over: Any = None, axis_name: Any = None) -> Shards | None:
-    """Return the meaning of `over` and `axis_name`; None if neither is given.
-
-    Args:
-        over: "shard"; "global"; or a partition spec: for each axis of the array None, a name, or a
-            tuple of names. Trailing axes may be left out.
-        axis_name: one name or several, of a mesh axis or a group, or an object with one; or such an
-            object itself, such as a process group or mesh of torch.
-    """
+    """Return the meaning of `over` and `axis_name`; None if neither is given."""
     if over is None and axis_name is None:
         return None
-    if over is None or (isinstance(over, str) and over == "global"):
-        return Shards((EVERY if axis_name is None else read_names(axis_name),))
-    if axis_name is not None:
-        raise RuleValueError(
-            f"over={over!r} and axis_name={axis_name!r} say two things: axis_name= is for an array "
-            "that is split along its first axis; else name the axes in over=(...)"
-        )
-    if isinstance(over, str):
-        if over == "shard":
-            return Shards(alone=True)
-        raise RuleValueError(
-            f"over is 'shard', 'global' or a partition spec, got {over!r}; for an array that is "
-            f"split along its first axis over the mesh axis {over!r}: axis_name={over!r}"
-        )
-    if not isinstance(over, Iterable):
-        raise RuleTypeError(f"over is 'shard', 'global' or a partition spec, got {over!r:.60}")
-    split = [None if names is None or names == () else read_names(names) for names in over]
-    while split and split[-1] is None:
-        split.pop()
-    all_names = [name for names in split for name in names or ()]
-    if len(set(all_names)) < len(all_names):
-        raise RuleValueError(f"over={tuple(over)!r} splits two axes of the array over the same")
-    return Shards(tuple(split))
-
-
-def read_names(given: Any) -> Names:
-    """Return the names of mesh axes or groups."""
-    if isinstance(given, str):
-        return (given,)
-    if isinstance(given, tuple | list) and given:
-        return tuple(name for each in given for name in read_names(each))
-    # A mesh of torch has one group for each of its axes.
-    get_group = getattr(given, "get_group", None)
-    group = given if get_group is None else get_group()
-    name = getattr(group, "group_name", None)
-    if not isinstance(name, str):
-        raise RuleTypeError(
-            "an axis is named by a string, a tuple of them, a process group or a mesh of one "
-            f"dimension, got {given!r:.60}"
-        )
-    return (name,)
+    raise UnsupportedOp(f"an array that is split over devices {NEEDS_ENGINE}")
 
 
 # --- fused: whether parts of a Function run as one kernel each ------------------------------------
 Fused: TypeAlias = Literal["auto"] | bool
 VARIABLE = "MULTIGRAD_FUSED"
-# What a tensor has one element for: each element, each row, each column, or all.
-FULL, ROW, COLUMN, ONE = "full", "row", "column", "one"
-THREAD = "multigrad kernels"  # the thread in which kernels are made while plain code runs
 SETTINGS: dict[str, Fused] = {"": "auto", "auto": "auto", "on": True, "off": False}
-
-
-class KernelLayout(NamedTuple):
-    """The layout of a tensor in a kernel over elements.
-
-    Attributes:
-        kind: FULL, ROW, COLUMN or ONE.
-        rank: of ONE and COLUMN, the tensor's axes at most; of ROW, the axes of a row.
-    """
-
-    kind: str = FULL
-    rank: int = 1 << 10
-
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of such a tensor for elements of this shape."""
-        if self.kind == FULL:
-            return shape
-        if self.kind == ROW:
-            return (*shape[: -self.rank], *[1 for _ in shape[-self.rank :]])
-        ones = (1,) * min(self.rank, len(shape))
-        return (*ones[1:], *shape[-1:]) if self.kind == COLUMN else ones
-
-
-WHOLE = KernelLayout()
-
-
-class CannotFuseError(Exception):
-    """The reason why there is no kernel, in a few words."""
-
-
-class NothingToFuseError(CannotFuseError):
-    """Plain code is one kernel, or computes one element: no reason to warn of."""
 
 
 def read_fused(fused: Any) -> Fused:

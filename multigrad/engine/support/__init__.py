@@ -1,1 +1,1 @@
-"""Files, and compiled C."""
+"""Files, compiled C, and what is said of shards."""

@@ -13,7 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 import multigrad as xg
-from multigrad.core.support.params import WHOLE, KernelLayout
+from multigrad.engine.lowering.kernel_code.passes import WHOLE, KernelLayout
 from multigrad_torch.attach.fusing import fused, triton_kernels
 
 from .test_every_rule import REMAINDER, every_op

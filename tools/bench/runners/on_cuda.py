@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 import multigrad as xg
-from multigrad.core.support.params import THREAD
+from multigrad_torch.attach.fusing.dispatch import THREAD
 
 from ..cases import FUSED, OURS, UNFUSED, Case
 from ..harness import Array, Rival

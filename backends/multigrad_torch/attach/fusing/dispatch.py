@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from multigrad.core.support.params import (
+from multigrad.core.support.threads import make_lock
+from multigrad.engine.lowering.kernel_code.passes import (
     COLUMN,
     ONE,
     ROW,
-    THREAD,
     WHOLE,
     CannotFuseError,
     KernelLayout,
     NothingToFuseError,
 )
-from multigrad.core.support.threads import make_lock
 from multigrad.engine.support.c_libraries import VARIABLE, read_setting
 
 from ...core.attach import attach
@@ -42,6 +41,7 @@ Tensor: TypeAlias = torch.Tensor
 # What kernels are specialized for: dtype, kind of device, and each tensor's layout.
 Kind: TypeAlias = tuple[torch.dtype, str, tuple[KernelLayout, ...]]
 FLOATS = {float}
+THREAD = "multigrad kernels"  # the thread in which kernels are made while plain code runs
 FIRST = 3  # large calls that run unfused before a compiler starts
 _lock = make_lock()
 

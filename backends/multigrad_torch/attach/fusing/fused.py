@@ -23,13 +23,13 @@ from multigrad.core.ir.op import BOOL, T
 from multigrad.core.lowering.emit import apply_patterns
 from multigrad.core.lowering.function_graph import PACK, without_packing
 from multigrad.core.passes.simplify import substitute
-from multigrad.core.support.params import (
+from multigrad.engine.lowering.kernel_code.kernels import Kernel, write_kernel
+from multigrad.engine.lowering.kernel_code.passes import (
     WHOLE,
     CannotFuseError,
     KernelLayout,
     NothingToFuseError,
 )
-from multigrad.engine.lowering.kernel_code.kernels import Kernel, write_kernel
 
 from ...core.kernels.fast import FAST
 from ...core.kernels.masks import unpack

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from multigrad.core.support.params import COLUMN, FULL, WHOLE, CannotFuseError, KernelLayout
+from multigrad.engine.lowering.kernel_code.passes import (
+    COLUMN,
+    FULL,
+    WHOLE,
+    CannotFuseError,
+    KernelLayout,
+)
 
 from ...core.state import eager_of
 from . import c_kernels

@@ -21,7 +21,6 @@ from multigrad.core.ir.graph import Node, make_node
 from multigrad.core.ir.op import Op
 from multigrad.core.ir.results import elementwise
 from multigrad.core.lowering.lower import compile_source
-from multigrad.core.support.params import COLUMN, ONE
 from multigrad.engine.lowering.kernel_code import triton_code
 from multigrad.engine.lowering.kernel_code.kernels import (
     COMPUTED,
@@ -30,6 +29,7 @@ from multigrad.engine.lowering.kernel_code.kernels import (
     Language,
     Parts,
 )
+from multigrad.engine.lowering.kernel_code.passes import COLUMN, ONE
 from multigrad.engine.lowering.kernel_code.triton_code import (
     COLUMNS,
     MOST,

@@ -21,7 +21,7 @@ from ....core.ir.op import FLOAT_SCALAR, FLOATS, INPUT
 from ....core.lowering.derivatives import draw_in, drop_calls, replay
 from ....core.passes.facts import LIBRARY
 from ....core.rules.signature import REQUIRED, TAKEN, RuleParam, check_value, read_signature
-from ....core.support.params import Range, Shards
+from ....core.support.params import Range
 from ....core.support.pickles import pickled
 from ....core.trace.active_rules import Moving
 from ....core.trace.identity import value_key
@@ -43,6 +43,7 @@ from ...passes.serialize import (
     read_name,
     read_text,
 )
+from ...support.shards import Shards
 from .format import MOST_DOC, check_plain, clean, decode_arrays, seal
 from .functions import FORM_FIELDS, find_fitting
 from .versions import OVER, RULE_FIELDS, from_version_1, rule_form

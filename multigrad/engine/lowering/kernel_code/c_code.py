@@ -40,9 +40,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ....core import ops
 from ....core.ir.op import Op
-from ....core.support.params import COLUMN, FULL, ONE, ROW
 from .kernels import INFIX, SAME, KernelTensor, Language, Parts, indented
-from .passes import Loop, LoopStep, Total
+from .passes import COLUMN, FULL, ONE, ROW, Loop, LoopStep, Total
 
 # The C functions that reduce a chunk, of `c_preamble.py`.
 REDUCTIONS = {

@@ -22,8 +22,23 @@ from ....core import ops
 from ....core.ir.graph import Graph, Node, make_node
 from ....core.ir.op import BOOL, Op, T
 from ....core.passes.simplify import on_numbers, rebuild
-from ....core.support.params import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, KernelLayout
-from .passes import REDUCTIONS, SIZES, Arrangement, Layouts, Loop, LoopStep, Total, in_sums
+from .passes import (
+    COLUMN,
+    FULL,
+    ONE,
+    REDUCTIONS,
+    ROW,
+    SIZES,
+    WHOLE,
+    Arrangement,
+    CannotFuseError,
+    KernelLayout,
+    Layouts,
+    Loop,
+    LoopStep,
+    Total,
+    in_sums,
+)
 
 # By dtype: the dtype in which a kernel computes.
 COMPUTED = {

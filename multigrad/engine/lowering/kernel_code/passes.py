@@ -21,11 +21,44 @@ from typing import NamedTuple
 from ....core import ops
 from ....core.ir.graph import Graph, Node, derive_node
 from ....core.ir.op import Op
-from ....core.support.params import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, KernelLayout
 
+# What a tensor has one element for: each element, each row, each column, or all.
+FULL, ROW, COLUMN, ONE = "full", "row", "column", "one"
 SIZES = (ops.SIZE, ops.DIM)
 REDUCTIONS = (ops.SUM, ops.MEAN, ops.VAR, ops.STD, ops.MAX, ops.MIN, ops.SUM_TO)
 SQUARED = (ops.VAR, ops.STD)  # sums of squares of centered values
+
+
+class KernelLayout(NamedTuple):
+    """The layout of a tensor in a kernel over elements.
+
+    Attributes:
+        kind: FULL, ROW, COLUMN or ONE.
+        rank: of ONE and COLUMN, the tensor's axes at most; of ROW, the axes of a row.
+    """
+
+    kind: str = FULL
+    rank: int = 1 << 10
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of such a tensor for elements of this shape."""
+        if self.kind == FULL:
+            return shape
+        if self.kind == ROW:
+            return (*shape[: -self.rank], *[1 for _ in shape[-self.rank :]])
+        ones = (1,) * min(self.rank, len(shape))
+        return (*ones[1:], *shape[-1:]) if self.kind == COLUMN else ones
+
+
+WHOLE = KernelLayout()
+
+
+class CannotFuseError(Exception):
+    """The reason why there is no kernel, in a few words."""
+
+
+class NothingToFuseError(CannotFuseError):
+    """Plain code is one kernel, or computes one element: no reason to warn of."""
 
 
 class Total(NamedTuple):

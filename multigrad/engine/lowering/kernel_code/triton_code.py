@@ -14,9 +14,8 @@ from typing import NamedTuple
 from ....core import ops
 from ....core.ir.op import Op
 from ....core.passes.decisions import EXACT, NUMBER_OVER
-from ....core.support.params import COLUMN, FULL, ONE, ROW
 from .kernels import COMPUTED, INFIX, SAME, KernelTensor, Language, Parts, check_dtype, indented
-from .passes import REDUCTIONS, SQUARED, Loop, LoopStep, Total
+from .passes import COLUMN, FULL, ONE, REDUCTIONS, ROW, SQUARED, Loop, LoopStep, Total
 
 BEGIN = "import triton.language as tl\nfrom triton.language.extra import libdevice\n"
 # As in torch on GPUs: NaN of either operand propagates, and 0 is larger than -0.

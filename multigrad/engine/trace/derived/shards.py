@@ -23,11 +23,11 @@ from ....core.ir.graph import Graph, Node, with_operands
 from ....core.ir.op import BOOL, INPUT_SHAPE, SCALAR_SHAPE, Op
 from ....core.ir.results import PER_ELEMENT
 from ....core.passes.simplify import substitute
-from ....core.support.params import EVERY, Names, Shards
 from ....core.support.records import record
 from ....core.trace.trace import NeedsConcrete, Trace, Value, apply
 from ....core.trace.xp import all as xp
 from ....errors import UnsupportedOp
+from ...support.shards import EVERY, Names, Shards
 
 Tensor = Any
 MOST_RANK = 8  # ranks for which one graph is tried before the rank is asked for

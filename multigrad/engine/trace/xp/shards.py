@@ -10,10 +10,10 @@ from typing import Any
 
 from ....core import ops
 from ....core.ir.op import Op
-from ....core.support.params import read_names
 from ....core.trace.axes import one_axis
 from ....core.trace.trace import apply
 from ....errors import RuleValueError
+from ...support.shards import read_names
 
 Tensor = Any
 
