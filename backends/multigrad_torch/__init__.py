@@ -21,7 +21,7 @@ from multigrad.core.support.lazy_modules import late_function, load_engine
 
 from .core import dynamo, state
 from .core.attach import attach, host, render
-from .core.compile import checkpoint_regions, dynamo_guards, readers
+from .core.compile import dynamo_guards, readers
 from .core.kernels import elementwise, exact, fast, masks, ops
 
 __all__ = ["backend"]
@@ -87,19 +87,19 @@ backend = Backend(
     ),
     draws=late("multigrad_torch.core.kernels.random:DRAWS"),
     compiler=Compiler(
-        jit=late_function("multigrad_torch.core.compile.jit:jit"),
+        jit=late_function("multigrad_torch.compile.jit:jit"),
         is_exporting=readers.is_exporting,
         opaque=dynamo.disable,
         begin_again=dynamo.begin_again,
-        read_activation=(readers.ACTIVATIONS, checkpoint_regions.READER),
+        read_activation=(readers.ACTIVATIONS, dynamo_guards.REGIONS),
         read_function=(readers.FUNCTIONS,),
         on_enter=dynamo_guards.on_enter,
         on_tensors=dynamo_guards.on_tensors,
         on_register=dynamo_guards.on_register,
         is_tracing=dynamo_guards.is_tracing,
         on_move=dynamo_guards.on_move,
-        on_call=checkpoint_regions.on_call,
-        on_draw=checkpoint_regions.on_draw,
+        on_call=late_function("multigrad_torch.compile.checkpoint_regions:on_call"),
+        on_draw=dynamo_guards.on_draw,
     ),
     interop=late("multigrad_torch.features:INTEROP"),
     imports=late("multigrad_torch.features:IMPORTS"),

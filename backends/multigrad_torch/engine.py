@@ -9,17 +9,31 @@ from importlib import import_module
 from multigrad.core.support.lazy_modules import provide
 from multigrad.core.trace.active_rules import CHECKED
 
+from .core.dynamo import at_import
+
 provide("multigrad_torch", {
     "core.attach.attach": {
         "attach.fusing.dispatch": "begin_fusing",
         "dtensors": "run_bare_distributed run_distributed",
     },
     "core.attach.render": {"attach.forward_mode": "render_forward_mode"},
-    "core.compile.calls": {"compile.function_calls": "emit_operator"},
+    "core.compile.calls": {
+        "compile.drawn_keys": "key_of_application",
+        "compile.function_calls": "call_as_written operator_of_activation",
+    },
     "core.compile.compile": {
-        "compile.function_calls": "class_for_open find_function require_watch"
+        "compile.drawn_keys": "number_application",
+        "compile.function_calls": "class_for_open find_function require_watch",
     },
     "core.state": {"attach.replayed_draws": "replaying", "distributed": "ranks_of"},
 })  # fmt: skip
+
+
+@at_import
+def register_draws() -> None:
+    """Register the operators of draws: a program that holds some is loaded without a trace."""
+    import_module("multigrad_torch.core.kernels.random")
+
+
 if CHECKED:  # it compares ranks before each step of an optimizer
     import_module("multigrad_torch.distributed")

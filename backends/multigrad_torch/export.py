@@ -10,7 +10,7 @@ import importlib.util
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,13 +31,21 @@ from multigrad.errors import BackendNotFound, GradientError, RuleTypeError, Unsu
 
 from .attach.standalone import render_operator
 from .core import versions
-from .core.compile.answers import NOTES, Notes
+from .core.compile.arguments import NOTES
 
 Tensor: TypeAlias = torch.Tensor
 Shapes: TypeAlias = Any  # of each input, as torch.export takes them; a str names an axis
 NEEDED = ("onnx", "onnxscript")
 COARSE = 1e-2  # tolerance for numbers that another runtime rounds differently
 OPERATORS: dict[str, Operator] = {}  # registered in this process, by name; never removed
+
+
+@dataclass(slots=True)
+class Notes:
+    """What an export meets: errors in order, and the Functions whose operators are for lengths."""
+
+    errors: list[Exception] = field(default_factory=list)
+    sized: set[str] = field(default_factory=set)
 
 
 def register_operator(name: str, schema: str, forward: Any, keep: Any, backward: Any) -> Any:

@@ -23,9 +23,11 @@ from multigrad.core.trace.active_rules import settle
 from multigrad.errors import RuleError
 from multigrad.schedule import Schedule
 
+from .compile.checkpoint_regions import call_noted
 from .core.attach.attach import tracing_state, warn_of_trace
-from .core.compile.checkpoint_regions import call_noted, is_forward_mode_enabled, top_hooks
 from .core.compile.readers import ACTIVATIONS
+from .core.state import is_forward_mode_enabled
+from .core.versions import top_hooks
 
 Tensor: TypeAlias = torch.Tensor
 T = TypeVar("T")

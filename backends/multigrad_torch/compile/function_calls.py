@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -22,9 +22,12 @@ from multigrad.core.functions.facts import gather_facts
 from multigrad.core.functions.function import Function, by_identifier
 from multigrad.core.functions.recipe import Variant
 from multigrad.core.lowering.lower import compile_source
+from multigrad.core.rules.activation import Activation
+from multigrad.core.rules.activation_function import put_under
+from multigrad.core.rules.context import RuleInForce
 from multigrad.core.support.threads import SERIALS
 from multigrad.core.support.trees import optree
-from multigrad.core.trace.active_rules import Moving
+from multigrad.core.trace.active_rules import Moving, settle
 from multigrad.core.trace.lookups import Telling, is_read
 from multigrad.core.trace.source import AUTOCAST, MISSING, TWICE
 from multigrad.core.trace.trace import NeedsConcrete, Value
@@ -35,26 +38,23 @@ from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 
 from ..attach.guests import GUESTS, TransformedGuest
 from ..core import dynamo
-from ..core.compile.answers import (
+from ..core.compile.arguments import (
     CALLS,
     NAMES,
     Answered,
     CompiledCall,
     More,
-    OwnClass,
     Refused,
     asks_for_operators,
-    keep,
-)
-from ..core.compile.arguments import (
-    draw_key_argument,
     has_keywords,
     is_object,
-    number_application,
+    keep,
     restore,
     shapes_in,
 )
 from ..core.compile.calls import (
+    PARAMETERS,
+    TracedRuleParams,
     compile_call,
     emit_call,
     find_layout,
@@ -65,14 +65,27 @@ from ..core.compile.calls import (
     write_number,
 )
 from ..core.compile.compile import ask, is_partial, keep_placements, run, warn_of_graphs
-from ..core.compile.dynamo_guards import numbers_are_inputs
+from ..core.compile.dynamo_guards import may_change, numbers_are_inputs, tensors_in
 from ..core.compile.readers import apply_function
 from ..export import register
+from .drawn_keys import draw_key_argument, number_application
 from .watches import reads_of, watches
 
 Tensor: TypeAlias = torch.Tensor
 # In a class Dynamo (torch 2.13) gives zeros for missing cotangents, and takes no tensor twice.
 MISREAD = frozenset((MISSING, TWICE))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnClass:
+    """A Function's own class, which Dynamo reads.
+
+    Attributes:
+        takes_copies: whether it takes and gives copies of tensors.
+    """
+
+    cls: type[torch.autograd.Function]
+    takes_copies: bool = False
 
 
 # --- what Dynamo traces --------------------------------------------------------------------------
@@ -381,6 +394,48 @@ def emit_operator(
 """
     plain, in_graph = (compile_call(source, operator.name, names) for _ in range(2))
     return CompiledCall(plain, in_graph, is_operator=True)
+
+
+# --- activations that are no captured calls -------------------------------------------------------
+def call_as_written(
+    function: Function, in_force: RuleInForce, params: TracedRuleParams
+) -> CompiledCall:
+    backend, param_values = load_backend("torch"), params.values
+    count = params.passed or len(tensors_in(in_force))
+    input_slice = slice(params.first, params.first + count)
+    all_are_inputs = count == len(param_values)
+
+    def call(tin: Tensor, application: int, *inputs: Tensor) -> Tensor:
+        tensors = iter(inputs[input_slice])
+        values = [next(tensors) if all_are_inputs or may_change(v) else v for v in param_values]
+        return function.entries.on(backend, (tin, *values)).run((tin, *values), in_force.draws)
+
+    # Dynamo (torch 2.13) reads plain functions and tensors, so `call` is a closure, no object.
+    return CompiledCall(call, call)
+
+
+def operator_of_activation(
+    activation: Activation, in_force: RuleInForce | None, described: Any
+) -> CompiledCall:
+    """Return an activation's operator under the rule in force, with its numbers as literals."""
+    x, passed = restore(described)
+    function = put_under(in_force and in_force.specialization, activation.forward)
+    if in_force is None:
+        return emit_operator(function, find_variant(function, (x,), described), [], PARAMETERS)
+    values = tuple(map(settle, in_force.values))
+    if passed or any(map(is_tensor, values)):
+        raise UnsupportedOp(
+            f"{function.recipe.title} takes a tensor for a param, of which an exported operator "
+            "has numbers: give it a number"
+        )
+    if function.native is True:
+        raise UnsupportedOp(
+            f"{function.recipe.title} runs as written, and an exported operator is a graph: leave "
+            "native=True out, so that it is captured"
+        )
+    function.recipe.arguments.check(load_backend("torch"), (x, *values))
+    variant = find_variant(function, (x, *values), described)
+    return emit_operator(function, variant, list(map(write_number, values)), PARAMETERS)
 
 
 READ = {"call_function": call_function}

@@ -39,6 +39,7 @@ tracing_state = torch._C._get_tracing_state
 # an older vmap that is no transform of torch.func.
 is_included = torch._C._dispatch_tls_is_dispatch_key_included
 BATCHED = torch._C._parse_dispatch_key("VmapMode")
+is_forward_mode_enabled = torch._C._is_fwd_grad_enabled
 # Fast code mixes its operands with plain tensors and writes in place; subclasses may allow neither.
 KINDS = frozenset({Tensor, torch.nn.Parameter})
 ACTING = "_multigrad_acting"  # on a module's class: what `xg.attach` put there, outermost last
@@ -47,6 +48,15 @@ dispatch_keys = torch._C._dispatch_keys
 # A forked child would wait forever for OpenMP threads that only its parent has, so fast code
 # compares this id with its own process's, and another process computes on one thread.
 PARENT_PROCESS = os.getpid()
+
+
+def may_run_again() -> bool:
+    """Return whether `torch.utils.checkpoint` may be around this call; takes 0.1 us if it is not.
+
+    A checkpoint sets hooks for saved tensors, or (reentrant) calls from an `autograd.Function`, in
+    which forward mode is off.
+    """
+    return top_hooks(True) is not None or not is_forward_mode_enabled()
 
 
 def is_distributed(value: Any) -> bool:

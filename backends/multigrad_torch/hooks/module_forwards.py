@@ -24,8 +24,8 @@ from multigrad.core.rules.context import CURRENT, EMPTY, ActiveRules
 from multigrad.core.support.threads import SERIALS, make_lock
 from multigrad.core.trace.lookups import all_at_present
 
+from ..compile.checkpoint_regions import note_regions
 from ..core import dynamo
-from ..core.compile.checkpoint_regions import note_regions
 
 Tensor: TypeAlias = torch.Tensor
 # Notes of one module: a backward after so many changes of the rules takes the oldest note.

@@ -33,8 +33,8 @@ from multigrad.models.selectors import (
     warn_of_gaps,
 )
 
+from ..compile.checkpoint_regions import note_regions
 from ..core import dynamo
-from ..core.compile.checkpoint_regions import note_regions
 from ..core.state import transforms_active
 from ..core.versions import COMPILES
 from .call_rule import OWN, CallRule, WeightRule, find_activations, rule_of_operation

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 
-from ..core.compile.checkpoint_regions import (
+from ..compile.checkpoint_regions import (
     RUNNING,
-    is_forward_mode_enabled,
     note_regions,
     reentrant_regions,
 )
+from ..core.state import is_forward_mode_enabled
 from ..core.versions import top_hooks
 
 CHECKPOINT = vars(torch.utils.checkpoint)

@@ -11,29 +11,31 @@ plain tuples, of which the first word says what follows:
 
 A shape is the number of axes; the tuple of lengths only where `prepare` has asked for it, because
 Dynamo guards on what is read.
+
+What traced code is told is one of the objects at the end, by its name in CALLS: an answer, too,
+crosses as a constant, and traced code reads the object: `getattr(CALLS, prepare(...))`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.core.backend.discovery import load_backend
 from multigrad.core.functions.facts import SOME_LENGTH
-from multigrad.core.trace.random_keys import KeySource
 from multigrad.errors import MultigradError
 
 from ..attach import host
-from ..dynamo import at_import
-from ..kernels import random
-from ..versions import custom_op
+from ..dynamo import Namespace, allow_in_graph
+from ..versions import is_exporting
 
 Tensor: TypeAlias = torch.Tensor
+new_numbers = itertools.count()  # of applications and of names: no two are equal
 # Types that Dynamo takes as constants, or that `describe` takes apart.
 PLAIN = (
     *(torch.Tensor, tuple, list, dict, str, bytes, int, float, complex, type(None), slice, range),
@@ -153,95 +155,94 @@ def has_keywords(described: Any) -> bool:
     return bool(names)
 
 
-# --- keys -----------------------------------------------------------------------------------------
-# A call of random code takes its key as the last argument. Where that comes from:
-#
-#     no key was given     `draw_key()`, which draws from torch's generator when the code runs
-#     a key                a literal, drawn while Dynamo traces. The call is that of one application
-#                          only, so `number_application` makes it a part of what the call depends on
-#     a key, under xg.jit  `fold_in_from(key, start, application)`: the first two are inputs of the
-#                          graph, the last counts the applications within it
-#
-# The functions return its source, and the objects that this names.
-def draw_key_argument(draws: KeySource) -> tuple[str, dict[str, Any]]:
-    """Return the key of a call; a key that is a literal is drawn now."""
-    if draws.counter is None:
-        return "draw_key()", {"draw_key": random.draw_key}
-    key = draws.next_key(load_backend("torch"))
-    return repr(key) if isinstance(key, tuple) else "key", {"key": key}
+# --- answers: names in CALLS are given in `keep` alone --------------------------------------------
+MOST_ANSWERS = 4096  # then all are forgotten
 
 
-def fold_key_argument(key: str, start: str, application: str) -> tuple[str, dict[str, Any]]:
-    """Return the key of a call under `xg.jit`, where the key and the count's start are inputs."""
-    names = {"fold_in_from": torch.ops.multigrad.fold_in_from.default}
-    return f"fold_in_from({key}, {start}, {application})", names
-
-
-def fold_in_from(key: torch.Tensor, start: torch.Tensor, n: int) -> torch.Tensor:
-    return random.fold_in_words(key, int(start) + n)
-
-
-@at_import
-def register_operator() -> None:
-    schema = "(Tensor key, Tensor start, SymInt n) -> Tensor"
-    operator = custom_op("multigrad::fold_in_from", schema)(fold_in_from)
-    operator.register_fake(lambda key, start, n: torch.empty_like(key))
-
-
-# --- numbers of applications under a key ----------------------------------------------------------
-# Dynamo may give up a trace and start again. The restart has to find the numbers of the first
-# attempt again, or each attempt would draw others.
-
-new_numbers = itertools.count()  # of applications and of names: no two are equal
-
-
-@dataclass(slots=True)
-class KeyedCompilation:
-    """The numbers of the applications under one key in one compilation, which may restart.
+@dataclass(frozen=True, slots=True)
+class CompiledCall:
+    """A call in compiled code.
 
     Attributes:
-        context: Dynamo's compilation; it stays the same at a restart.
-        counter: the key's own.
-        attempt: Dynamo's count of attempts at the last application.
-        reached: how many applications the present attempt has met.
-        applications: their numbers, in order; those after `reached` are from an earlier attempt.
+        plain: returns the outputs, as the class returns them.
+        in_graph: the same, under torch.func transforms.
+        is_operator: whether it is an operator of torch with its own gradient, for an export.
+        counts_applications: whether it folds its number among the applications of one `xg.jit` call
+            into a key that is an input.
+        takes_tensors: whether an activation takes the tensors among the params of the rule in force
+            (`MIRROR.param_tensors`), after its input.
+        own_tensors: those of its own rule, which it takes instead.
+        assemble: restores the nesting of a Function's outputs.
     """
 
-    context: Any  # torch._guards.CompileContext
-    counter: Any
-    attempt: int = -1
-    reached: int = 0
-    applications: list[int] = field(default_factory=list)
+    plain: Callable[..., Any]
+    in_graph: Callable[..., Any]
+    is_operator: bool = False
+    counts_applications: bool = False
+    takes_tensors: bool = False
+    own_tensors: tuple[Any, ...] = ()
+    assemble: Callable[..., Any] | None = None
 
-    def next_application(self) -> int:
-        """Return the next application's number, a new one if no earlier attempt got this far."""
-        if self.attempt != self.context.attempt:
-            self.attempt, self.reached = self.context.attempt, 0
-        if self.reached == len(self.applications):
-            self.applications.append(next(new_numbers))
-        self.reached += 1
-        return self.applications[self.reached - 1]
-
-    def take_unused(self) -> list[int]:
-        """Take the numbers that the last attempt did not use: their code went to a new frame."""
-        used = self.reached if self.context.attempt == self.attempt else 0
-        unused, self.applications = self.applications[used:], self.applications[:used]
-        return unused
+    def __post_init__(self) -> None:
+        allow_in_graph(self.in_graph)
 
 
-# The last compilations only: Dynamo tells nobody when one is done.
-_compilations: deque[KeyedCompilation] = deque(maxlen=8)
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No call: eager code runs after a graph break, and raises the reason again."""
+
+    reason: str
 
 
-def number_application(counter: Any) -> int:
-    """Return an application's number: new, or that of the same one in an earlier attempt."""
-    context = torch._guards.CompileContext.try_get()
-    if context is None:
-        return next(new_numbers)
-    for compilation in _compilations:
-        if compilation.context is context and compilation.counter is counter:
-            return compilation.next_application()
-    # A frame after a graph break is a compilation of its own, and goes on where the last one ended.
-    unused = [n for c in _compilations if c.counter is counter for n in c.take_unused()]
-    _compilations.append(KeyedCompilation(context, counter, applications=unused))
-    return _compilations[-1].next_application()
+@dataclass(frozen=True, slots=True)
+class More:
+    """`prepare` has to be told more, on which Dynamo then guards.
+
+    Attributes:
+        lengths: for each tensor, whether its lengths are needed, besides its rank.
+        rules: the active rules, and the registry's epoch.
+        rule_numbers: under `xg.jit`, the numbers of the rule in force.
+        values: the numbers among the arguments that Dynamo leaves open.
+        watches: functions that read what the code reads besides its arguments.
+    """
+
+    lengths: tuple[bool, ...] = ()
+    rules: bool = False
+    rule_numbers: bool = False
+    values: bool = False
+    watches: tuple[Callable[[], Any], ...] = ()
+
+
+# Names of answers, by everything that an answer depends on: what a key leaves out is silently
+# shared.
+NAMES: dict[object, str] = {}
+CALLS = Namespace()
+
+
+class Answered(Exception):
+    """Raised where the answer is known before a call is made."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__(answer)
+        self.answer = answer
+
+
+def keep(answer: object, key: object = None) -> str:
+    """Return the name in CALLS of an answer, by its key or by what it says."""
+    if len(NAMES) >= MOST_ANSWERS:
+        # Both together: a name without its answer would be an AttributeError in traced code.
+        NAMES.clear()
+        vars(CALLS).clear()
+    name = NAMES.setdefault(key or answer, f"{type(answer).__name__}_{next(new_numbers)}")
+    setattr(CALLS, name, answer)
+    return name
+
+
+# --- what an export asks --------------------------------------------------------------------------
+# What an export that asks for operators has met (`export.Notes`); None while there is none.
+NOTES: ContextVar[Any] = ContextVar("notes", default=None)
+
+
+def asks_for_operators() -> bool:
+    """Return whether an export runs whose calls must be operators."""
+    return is_exporting() and NOTES.get() is not None

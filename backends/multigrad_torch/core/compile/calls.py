@@ -1,4 +1,4 @@
-"""A call in compiled code: the class that a Function is lowered to, with its numbers as literals.
+"""Calls in compiled code: the class that a Function is lowered to, with its numbers as literals.
 
 A number that has changed between calls is a tensor without axes, and an input after the tensors.
 For `xg.function(...)` of a tensor, a number and a random draw that is
@@ -7,36 +7,72 @@ For `xg.function(...)` of a tensor, a number and a random draw that is
         y0 = Native.apply(x0.clone(), 0.5, draw_key())
         return y0
 
-Here are the captured variant and the code; `activation_calls.py` and `function_calls.py` have the
-calls.
+An activation is the Function of its rule, `call(tin, application, *inputs)`. What is not a literal
+of the emitted code is an input:
+
+    under xg.jit    the numbers in one tensor, the key, the start of the count of applications;
+                    `application` is the number of this call within it
+    then, if the call passes values (`call_with`)  these values
+          else, as the `CompiledCall` says         the tensors among the rule's params, or none
+
+`call_activation` (compile.py) passes them. Under xg.jit a rule takes its numbers from the first of
+them if its token says so (`numbers_are_inputs`); otherwise they are literals.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.functions.arguments import Layout, flatten
+from multigrad.core.functions.capture_errors import NotCaptured
 from multigrad.core.functions.facts import first_tensor, gather_facts, places_of
 from multigrad.core.functions.function import Function
 from multigrad.core.functions.recipe import Variant
 from multigrad.core.ir.op import T
 from multigrad.core.lowering.lower import compile_source, lower_graphs
+from multigrad.core.rules.activation import Activation, without_rule
+from multigrad.core.rules.activation_function import forward_on, put_under
+from multigrad.core.rules.context import RuleInForce
 from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
+from multigrad.core.trace.active_rules import Moving, settle
 from multigrad.core.trace.trace import NeedsConcrete
-from multigrad.errors import UnsupportedOp
+from multigrad.errors import MultigradError, UnsupportedOp
 
 from ..attach.render import copied_outputs
 from ..kernels import exact
-from .answers import Answered, CompiledCall, More, note_sized
-from .arguments import OpenNumber, new_numbers, shapes_in
+from .arguments import (
+    NOTES,
+    Answered,
+    CompiledCall,
+    More,
+    OpenNumber,
+    asks_for_operators,
+    new_numbers,
+    restore,
+    shapes_in,
+)
+from .dynamo_guards import (
+    is_under_jit,
+    may_change,
+    numbers_are_inputs,
+    reads_numbers,
+    tensors_in,
+)
 
 Tensor: TypeAlias = torch.Tensor
+KeyArgument: TypeAlias = tuple[str, dict[str, Any]]  # its source, and the objects that this names
+PARAMETERS = ("tin", "application", "*inputs")
+# The inputs that xg.jit adds, and how many they are.
+JIT_NUMBERS, JIT_KEY, JIT_START, JIT_INPUTS = "inputs[0]", "inputs[1]", "inputs[2]", 3
+
+
 # --- the captured variant ------------------------------------------------------------------------
 
 
@@ -65,7 +101,9 @@ def require_lengths(subject: str, described: Any, positions: Iterable[int]) -> N
     """Raise Answered unless the lengths of these tensors, of those described, are known."""
     shapes, asked = shapes_in(described), {*positions}
     if any(n in asked and isinstance(shape, int) for n, shape in enumerate(shapes)):
-        note_sized(subject)
+        notes = NOTES.get()
+        if notes is not None:  # the operator is for these lengths alone
+            notes.sized.add(subject)
         raise Answered(More(lengths=tuple(n in asked for n in range(len(shapes)))))
 
 
@@ -95,7 +133,7 @@ def write_number(number: Any) -> str:
 def emit_call(
     variant: Variant,
     number_sources: Sequence[str],
-    key: tuple[str, dict[str, Any]] | None,
+    key: KeyArgument | None,
     parameters: Sequence[str],
     *,
     is_uncast: bool = False,
@@ -166,14 +204,6 @@ def emit_call(
     return CompiledCall(plain, in_graph)
 
 
-@provided
-def emit_operator(
-    function: Function, variant: Variant, number_sources: Sequence[str], parameters: Sequence[str]
-) -> CompiledCall:
-    """Return calls of torch's operator for a variant, with its numbers as literals."""
-    raise UnsupportedOp(f"{function.recipe.subject} in an exported program {NEEDS_ENGINE}")
-
-
 def compile_call(source: str, name: str, names: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the function `call` of a source, under a name of its own that begins with `name`."""
     call = compile_source(source, name, dict(names))["call"]
@@ -191,3 +221,161 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args)
 
     return run
+
+
+# --- calls of activations -------------------------------------------------------------------------
+def call_of_activation(
+    activation: Activation, in_force: RuleInForce | None, described: Any, token: str
+) -> CompiledCall:
+    """Return `call(tin, application, *inputs)` for an activation under the rule in force; raise
+    Answered to be told more. `described` are the input and how many values the call passes.
+    """
+    x, count = restore(described)
+    if asks_for_operators() and not (in_force is None and activation.forward.differentiable):
+        return operator_of_activation(activation, in_force, described)
+    if in_force is None:
+        return call_without_rule(activation, x, described)
+    if torch.compiler.is_exporting():
+        # A program has only ATen ops. No gradient is better than silently the forward's own.
+        forward = forward_on(load_backend("torch"), activation.forward)
+        return call_plain(forward, passes_gradient=False)
+    params = TracedRuleParams(
+        in_force.values,
+        count,
+        is_under_jit(token),
+        # An activation's own rule is not the one whose numbers xg.jit passes.
+        numbers_are_inputs(token) and activation.rule is None,
+    )
+    return call_under_rule(activation, in_force, x, described, params)
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRuleParams:
+    """The params of a rule in force, and which of them are inputs of a call.
+
+    Attributes:
+        values: the params, as they are now.
+        passed: how many values the call passes instead, all of them inputs; 0: none.
+        is_under_jit: whether the first inputs are those of xg.jit.
+        numbers_are_inputs: whether one of these holds the numbers.
+    """
+
+    values: tuple[Any, ...]
+    passed: int
+    is_under_jit: bool
+    numbers_are_inputs: bool
+
+    @property
+    def first(self) -> int:
+        return JIT_INPUTS if self.is_under_jit else 0
+
+    def write_sources(self) -> list[str]:
+        if self.passed:
+            return [f"inputs[{self.first + i}]" for i in range(self.passed)]
+        if self.numbers_are_inputs:
+            return [f"{JIT_NUMBERS}[{i}]" for i in range(len(self.values))]
+        inputs = (f"inputs[{i}]" for i in itertools.count(self.first))
+        return [next(inputs) if may_change(v) else write_number(v) for v in self.values]
+
+    def for_capture(self) -> tuple[Any, ...]:
+        """Return params for the rule's Python code: meta tensors for inputs, which have no values.
+
+        A moving number, too, is one: its value may not be looked at.
+        """
+        if self.passed:
+            return tuple(torch.empty((), device="meta") for _ in range(self.passed))
+        return tuple(
+            torch.empty((), device="meta") if isinstance(value, Moving) else value
+            for value in self.values
+        )
+
+
+def call_under_rule(
+    activation: Activation,
+    in_force: RuleInForce,
+    x: Tensor,
+    described: Any,
+    params: TracedRuleParams,
+) -> CompiledCall:
+    """Return calls of the Function of a rule, captured for inputs like x or as it is written."""
+    function = put_under(in_force.specialization, activation.forward)
+    function.recipe.arguments.check(load_backend("torch"), (None, *map(settle, params.values)))
+    variant = None  # it runs as written
+    if function.native is not True:
+        try:
+            variant = find_variant(function, (x, *params.for_capture()), described)
+        except NotCaptured as error:
+            function.recipe.give_up(error.error)
+    if params.numbers_are_inputs and reads_numbers(in_force):
+        raise Answered(More(rule_numbers=True))
+    if variant is None and any(isinstance(value, Moving) for value in params.values):
+        raise MultigradError(
+            f"{in_force.specialization.subject} runs as written, on numbers, under one that moves"
+        )
+    if variant is None:
+        call = call_as_written(function, in_force, params)
+    else:
+        if params.passed:
+            activation.check_values(in_force)
+        call = call_as_captured(variant, in_force, params)
+    own_tensors = tensors_in(in_force)
+    if not own_tensors or params.passed or params.numbers_are_inputs:
+        return call
+    if activation.rule is None:
+        return replace(call, takes_tensors=True)
+    return replace(call, own_tensors=own_tensors)
+
+
+def call_as_captured(
+    variant: Variant, in_force: RuleInForce, params: TracedRuleParams
+) -> CompiledCall:
+    key, counts_applications = None, False
+    if variant.graphs.is_random:
+        key, counts_applications = key_of_application(in_force, params.is_under_jit)
+    call = emit_call(variant, params.write_sources(), key, PARAMETERS)
+    return replace(call, counts_applications=counts_applications)
+
+
+@provided
+def key_of_application(in_force: RuleInForce, is_under_jit: bool) -> tuple[KeyArgument, bool]:
+    """Return the key of an activation's call, and whether it folds the call's number into one."""
+    raise UnsupportedOp(f"{in_force.specialization.subject} in compiled code {NEEDS_ENGINE}")
+
+
+@provided
+def call_as_written(
+    function: Function, in_force: RuleInForce, params: TracedRuleParams
+) -> CompiledCall:
+    """Return calls of a rule's Function that is not captured."""
+    raise UnsupportedOp(f"{function.recipe.title} as it is written {NEEDS_ENGINE}")
+
+
+# --- without a rule, and for exports -------------------------------------------------------------
+@provided
+def operator_of_activation(
+    activation: Activation, in_force: RuleInForce | None, described: Any
+) -> CompiledCall:
+    """Return an activation's operator for an exported program."""
+    raise UnsupportedOp(f"{activation!r} in an exported program {NEEDS_ENGINE}")
+
+
+def call_without_rule(activation: Activation, x: Tensor, described: Any) -> CompiledCall:
+    """Return calls of the forward with torch's own gradient, or as a Function if it has none."""
+    forward = activation.forward
+    if forward.differentiable:
+        return call_plain(without_rule(forward, load_backend("torch"), x))
+    function = put_under(None, forward)
+    variant = find_variant(function, (x,), described)
+    return emit_call(variant, [], None, PARAMETERS)
+
+
+def call_plain(function: Callable[[Tensor], Tensor], passes_gradient: bool = True) -> CompiledCall:
+    """Return calls of a function of the input alone."""
+
+    def call(tin: Tensor, application: int, *inputs: Tensor) -> Tensor:
+        return function(tin if passes_gradient else tin.detach())
+
+    def call_in_graph(tin: Tensor, application: int, *inputs: Tensor) -> Tensor:
+        return call(tin, application)
+
+    return CompiledCall(call, call_in_graph)

@@ -6,7 +6,7 @@
     in traced code        run: calls its code with the tensors
 
 Dynamo takes the name as a constant and guards on all that `prepare` is told, so it is told little
-at first. `answers.py` has what a name may stand for.
+at first. `arguments.py` has what a name may stand for.
 """
 
 from __future__ import annotations
@@ -19,31 +19,30 @@ import torch
 
 from multigrad.core.functions.capture_errors import NotCaptured
 from multigrad.core.functions.function import Function, by_identifier
-from multigrad.core.rules.activation import Activation, activation, by_key
+from multigrad.core.rules.activation import Activation, by_key
 from multigrad.core.rules.activation_function import forward_by_key, put_under
 from multigrad.core.rules.context import RuleInForce
-from multigrad.core.rules.registry import get
 from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
 from multigrad.errors import UnsupportedOp
 
 from .. import dynamo
 from ..state import without_modes
-from .activation_calls import call_of_activation
-from .answers import (
+from .arguments import (
     CALLS,
     NAMES,
+    NOTES,
     Answered,
     CompiledCall,
     More,
     Refused,
+    as_input,
     asks_for_operators,
+    describe,
+    is_fixed,
     keep,
-    note_refused,
 )
-from .arguments import as_input, describe, is_fixed, make_concrete, number_application, restore
-from .calls import is_open
+from .calls import call_of_activation
 from .dynamo_guards import EPOCH, MIRROR, Cell, check_mirror, is_under_jit
-from .jit import reads_numbers
 from .readers import apply_activation
 
 Tensor: TypeAlias = torch.Tensor
@@ -75,10 +74,6 @@ Tensor: TypeAlias = torch.Tensor
 # With another width the token differs: the guards fail, and Dynamo traces again. Coming back, they
 # hold, and none of this runs.
 
-OUTSIDE = "make it outside of the compiled function"
-OBJECTS_REFUSED = Refused(
-    f"an activation of objects or tensors is made in compiled code: {OUTSIDE}"
-)
 # Dynamo (torch 2.15) would give the tangent of the forward itself; eager code does not.
 DUALS_REFUSED = Refused("dual numbers in compiled code")
 
@@ -86,11 +81,9 @@ DUALS_REFUSED = Refused("dual numbers in compiled code")
 # --- what Dynamo traces --------------------------------------------------------------------------
 
 
-def call_activation(
-    activation: Activation | WithNumbers, x: Tensor, values: tuple[Any, ...] = ()
-) -> Tensor:
+def call_activation(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
     """Apply an activation in traced code, instead of `Activation.__call__` or `call_with`."""
-    if isinstance(activation, WithNumbers):
+    if not isinstance(activation, Activation):  # `WithNumbers`, which traced code has made
         return activation(x)
     subject = (activation.key, activation.forward.key)
     own_rule = find_own(activation) if values else None
@@ -129,56 +122,6 @@ def as_passed(value: Any) -> Any:
         return value.tensor[0]
     is_open = isinstance(value, float) and not is_fixed(value)
     return as_input(value) if is_open else value
-
-
-class WithNumbers:
-    """An activation that traced code makes, with the params that are inputs of the graph."""
-
-    def __init__(self, activation: Activation, numbers: dict[str, float]) -> None:
-        self.activation, self.numbers = activation, numbers
-        self.params = {**activation.params, **numbers}
-
-    def own_in_force(self) -> RuleInForce:
-        in_force = self.activation.own_in_force()
-        assert in_force is not None
-        values = tuple({**in_force.numbers, **self.numbers}.values())
-        return in_force.with_values(values, in_force.own_token)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.activation, name)
-
-    def __call__(self, x: Tensor, **params: Any) -> Tensor:
-        return self.activation(x, **{**self.numbers, **params})
-
-
-def made_activation(forward: Any, rule: Any = None, params: Any = None, **options: Any) -> Any:
-    """Return an activation that traced code makes, instead of `xg.activation`."""
-    numbers = dict(params or {})
-    made: Any = OBJECTS_REFUSED
-    values = (forward, rule, *numbers.values(), *options.values())
-    # An object may change later, and a tensor with each call.
-    if all(each is None or isinstance(each, str | int | float) for each in values):
-        given = describe({**options, "forward": forward, "rule": rule}, [], ())
-        inputs: list[Tensor] = []
-        described = describe(numbers, [], (), inputs)
-        made = getattr(CALLS, make_activation(given, described, EPOCH.text))
-        if isinstance(made, More):
-            inputs, described = [], describe(numbers, [], ())
-            made = getattr(CALLS, make_activation(given, described, EPOCH.text))
-        if inputs and not isinstance(made, Refused):
-            floats = {name: each for name, each in numbers.items() if isinstance(each, float)}
-            return WithNumbers(made, floats)
-    if isinstance(made, Refused):
-        torch._dynamo.graph_break(msg=made.reason)
-        return make_outside(forward, rule, params, **options)
-    return made
-
-
-def find_rule(rule: Any) -> Any:
-    """Return a rule between graphs, instead of `xg.get`: Dynamo cannot trace what rules do."""
-    if isinstance(rule, str):
-        torch._dynamo.graph_break(msg=f"rule {rule!r} is looked up in compiled code: {OUTSIDE}")
-    return find_outside(rule)
 
 
 def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[Any, list[Tensor], list[Tensor]]:
@@ -233,10 +176,6 @@ def run(call: CompiledCall, *inputs: Any) -> Any:
     return call.plain(*inputs)
 
 
-# Outside compiled code, after a graph break.
-make_outside, find_outside = dynamo.disable(activation), dynamo.disable(get)
-
-
 # --- outside the trace ---------------------------------------------------------------------------
 
 
@@ -256,40 +195,15 @@ def prepare(subject: Any, described: Any, token: str, epoch: str, watched: Any) 
         return find_or_ask(subject, described, token, epoch, bool(watched))
 
 
-@dynamo.assume_constant_result
-def make_activation(described: Any, described_params: Any, epoch: str) -> str:
-    """Make an activation; return its name in CALLS, or that of a refusal.
-
-    If one of its params is open, each call passes all floats; that of More if its rule allows none.
-    """
-    key = (activation, repr((described, described_params)), epoch)  # 1, 1.0, True are equal
-    floats: set[str] = set()
-    try:
-        if key not in NAMES:
-            params = restore(described_params)
-            if any(map(is_open, params.values())):
-                floats = {name for name, v in params.items() if is_open(v) or type(v) is float}
-                params = {name: value for name, value in params.items() if name not in floats}
-            made = activation(**restore(described), params=params)
-            if floats and not takes_inputs(made, floats):
-                return keep(More(values=True))
-            keep(made, key)
-    except Exception as error:  # noqa: BLE001
-        # Dynamo would wrap it; eager code raises it again after the graph break.
-        return keep(More(values=True) if floats else refusal_of(error))
-    return NAMES[key]
+def note_refused(error: Exception) -> None:
+    """Note the error of a call that cannot be an operator, while an export traces on."""
+    notes = NOTES.get()
+    if notes is not None:
+        notes.errors.append(error)
 
 
 def refusal_of(error: Exception) -> Refused:
     return Refused(f"{type(error).__name__}: {error}")
-
-
-def takes_inputs(made: Activation, names: set[str]) -> bool:
-    """Return whether the values of these params may be open: nothing but a call reads them."""
-    in_force = made.own_in_force()
-    if in_force is None or not names.issubset(made.runtime) or reads_numbers(in_force):
-        return False
-    return not in_force.specialization.rule.parts
 
 
 def find_own(activation: Activation) -> RuleInForce | None:
@@ -306,10 +220,6 @@ def own_name(key: str, epoch: str) -> str:
     except Exception:  # noqa: BLE001
         return ""  # Dynamo would wrap it: it is raised again where the rule is used
     return "" if in_force is None else keep(in_force, (own_name, key))
-
-
-def show_concrete(value: Any) -> str:
-    return repr(make_concrete(value) if isinstance(value, int | float) else value)
 
 
 def find_or_ask(subject: Any, described: Any, token: str, epoch: str, is_watched: bool) -> str:
@@ -374,6 +284,12 @@ def require_watch(function: Function | None, is_watched: bool, described: Any = 
     return ()
 
 
+@provided
+def number_application(counter: Any) -> int:
+    """Return the number of an application under a key, which a call with a literal key is for."""
+    raise UnsupportedOp(f"random rules in compiled code {NEEDS_ENGINE}")
+
+
 @dynamo.assume_constant_result
 @provided
 def class_for_open(subject: Any, described: Any) -> str:
@@ -397,10 +313,4 @@ def warn_of_graphs(cause: str, advice: str) -> None:
 
 
 # By the name of the function that Dynamo reads first, in `readers.py`.
-READ = {
-    "activation": made_activation,
-    "call_activation": call_activation,
-    "find_own": find_own,
-    "find_rule": find_rule,
-    "show": show_concrete,
-}
+READ = {"call_activation": call_activation, "find_own": find_own}

@@ -14,19 +14,24 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch.compiler import is_compiling
 
+from multigrad.core.backend.contract import Reader
+from multigrad.core.rules.activation import Activation
 from multigrad.core.rules.context import CURRENT, ActiveRules, RuleInForce, use
+from multigrad.core.support.lazy_modules import late_function
 from multigrad.core.support.threads import make_lock
 from multigrad.core.trace.active_rules import Moving
 from multigrad.errors import StaleTraceError
 
 from ..dynamo import Namespace, keep_out
-from .checkpoint_regions import is_forward_mode_enabled, note_regions, top_hooks
+from ..state import is_forward_mode_enabled, may_run_again
+from ..versions import top_hooks
 
 Tensor: TypeAlias = torch.Tensor
 keep_out(use.__init__, "put `with xg.use(...)` around the compiled function, not inside it")
@@ -91,15 +96,46 @@ def numbers_are_inputs(token: str) -> bool:
     return is_under_jit(token) and token != MIRROR.exact_token
 
 
+def reads_numbers(in_force: RuleInForce) -> bool:
+    """Return whether the rule's Python code reads its numbers, so that a graph contains them."""
+    specialization = in_force.specialization
+    if specialization.rule.native is True or specialization.code.uncapturable is not None:
+        return True
+    return any(fact.startswith("param:") for fact in specialization.code.facts)
+
+
 # The registry's epoch as text, the same on all threads.
 EPOCH: Any = Namespace()
 EPOCH.text = "0"
 
 
+# --- events ---------------------------------------------------------------------------------------
+# `torch.utils.checkpoint` runs regions again within backward; RUNNING is the one that does so now.
+note_regions = late_function("multigrad_torch.compile.checkpoint_regions:note_regions")
+call_in_region = late_function("multigrad_torch.compile.checkpoint_regions:call_noted")
+draw_in_region = late_function("multigrad_torch.compile.checkpoint_regions:draw_in_region")
+RUNNING: ContextVar[Any] = ContextVar("running", default=None)
+
+
+def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
+    """Apply an activation in a region that may be checkpointed."""
+    return call_in_region(activation, x, values)
+
+
+REGIONS = Reader(may_run_again, call_noted)
+
+
+def on_draw(draw: Callable[[], Any]) -> Any:
+    """Return the key of a call; in a second run of a region, the key of its first run."""
+    if is_compiling() or (RUNNING.get() is None and not may_run_again()):
+        return draw()
+    return draw_in_region(draw)
+
+
 def on_enter(token: str) -> Callable[[], None]:
     """Mirror the active rules' token for Dynamo; return a function that undoes it."""
     # A checkpoint may run this again: tie its region to the rules of now. The test is
-    # `checkpoint_regions.may_run_again`, inlined because every `use` pays for it.
+    # `may_run_again`, inlined because every `use` pays for it.
     if not is_compiling() and (top_hooks(True) is not None or not is_forward_mode_enabled()):
         note_regions()
     outer_token, MIRROR.token = MIRROR.token, token

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from multigrad.core.rules.context import RuleInForce
 
 READ: Any = dynamo.Namespace()
+MADE = "multigrad_torch.compile.made_activations"
 
 
 @dynamo.assume_constant_result
@@ -49,12 +50,12 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def made_activation(forward: Any, rule: Any = None, params: Any = None, **options: Any) -> Any:
-    load("activation")
+    load("activation", MADE)
     return READ.activation(forward, rule, params, **options)
 
 
 def find_rule(rule: Any) -> Any:
-    load("find_rule")
+    load("find_rule", MADE)
     return READ.find_rule(rule)
 
 
@@ -64,7 +65,7 @@ def find_own(activation: Activation) -> RuleInForce | None:
 
 
 def show_concrete(value: Any) -> str:
-    load("show")
+    load("show", MADE)
     return READ.show(value)
 
 
@@ -76,12 +77,6 @@ def substitute() -> None:
         torch.compiler.substitute_in_graph(get)(find_rule)
         torch.compiler.substitute_in_graph(own_rule_of)(find_own)
         torch.compiler.substitute_in_graph(params.show)(show_concrete)
-
-
-@dynamo.at_import
-def register_draws() -> None:
-    """Register the operators of draws: a program that holds some is loaded without a trace."""
-    import_module("multigrad_torch.core.kernels.random")
 
 
 # --- between graphs -------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from contextvars import ContextVar
 from traceback import walk_stack
 from typing import Any, TypeAlias
 
@@ -19,28 +18,18 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointFunction
 
 from multigrad.core.backend.compiler_events import show_tensors
-from multigrad.core.backend.contract import Reader
 from multigrad.core.rules.activation import Activation
 from multigrad.core.rules.context import CURRENT, ActiveRules, in_force
 from multigrad.core.support.threads import set_within
 from multigrad.core.trace.active_rules import Noted
 
-from ..state import DRAWN, as_it_is
-from ..versions import top_hooks
+from ..core.compile.dynamo_guards import RUNNING
+from ..core.state import DRAWN, as_it_is, is_forward_mode_enabled, may_run_again
+from ..core.versions import top_hooks
 
 Tensor: TypeAlias = torch.Tensor
 
 REENTRANT = "run_function"  # the attribute of a reentrant region's ctx that holds its function
-is_forward_mode_enabled = torch._C._is_fwd_grad_enabled
-
-
-def may_run_again() -> bool:
-    """Return whether `torch.utils.checkpoint` may be around this call; takes 0.1 us if it is not.
-
-    A checkpoint sets hooks for saved tensors, or (reentrant) calls from an `autograd.Function`, in
-    which forward mode is off.
-    """
-    return top_hooks(True) is not None or not is_forward_mode_enabled()
 
 
 def on_call() -> AbstractContextManager[Any]:
@@ -102,11 +91,9 @@ def reentrant_regions() -> Iterator[tuple[Any, str]]:
             yield caller.f_locals["ctx"], REENTRANT
 
 
-def on_draw(draw: Callable[[], Any]) -> Any:
-    """Return the key of a call; in a second run of a region, the key of its first run."""
+def draw_in_region(draw: Callable[[], Any]) -> Any:
+    """Return the key of a call in a region; in a second run of it, the key of its first run."""
     rerun = RUNNING.get()
-    if torch.compiler.is_compiling() or (rerun is None and not may_run_again()):
-        return draw()
     regions = note_regions()
     key_and_origin = draw_noting(draw) if rerun is None else rerun.draw_again(draw)
     for region in regions:
@@ -118,10 +105,6 @@ def draw_noting(draw: Callable[[], Any]) -> tuple[Any, bool]:
     count_before = DRAWN.number
     key = draw()
     return key, DRAWN.number != count_before
-
-
-# The region that runs again now.
-RUNNING: ContextVar[RunAgain | None] = ContextVar("running", default=None)
 
 
 class RunAgain:
@@ -173,6 +156,3 @@ class RunAgain:
             for enter in (*self.acted.values(), *reversed(self.modes.values())):
                 stack.enter_context(enter())
             return self.function(*args, **kwargs)
-
-
-READER = Reader(may_run_again, call_noted)

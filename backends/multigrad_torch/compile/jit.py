@@ -1,7 +1,7 @@
 """`xg.jit`: torch.compile with the numbers and keys of the rule in force as inputs.
 
 Compiled code reads them from `MIRROR`, whose token then says that they are inputs, so that Dynamo
-guards on the rule alone. `activation_calls.py` says how calls take them.
+guards on the rule alone. `calls.py` says how calls take them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from multigrad.core.trace.lookups import all_at_present
 from multigrad.core.trace.random_keys import KeySource
 from multigrad.core.trace.trace import setting
 
-from .. import versions
-from ..kernels import random
-from .dynamo_guards import EPOCH, MIRROR, ApplicationCount
+from ..core import versions
+from ..core.compile.dynamo_guards import EPOCH, MIRROR, ApplicationCount, reads_numbers
+from ..core.kernels import random
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -76,14 +76,6 @@ def pass_as_inputs(in_force: RuleInForce | None) -> tuple[str, str, tuple[Tensor
     # All in one tensor: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
     tensor = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
     return token, exact, (tensor, words, torch.tensor(start, device="cpu"))
-
-
-def reads_numbers(in_force: RuleInForce) -> bool:
-    """Return whether the rule's Python code reads its numbers, so that a graph contains them."""
-    specialization = in_force.specialization
-    if specialization.rule.native is True or specialization.code.uncapturable is not None:
-        return True
-    return any(fact.startswith("param:") for fact in specialization.code.facts)
 
 
 @contextmanager
