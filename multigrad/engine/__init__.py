@@ -56,6 +56,10 @@ provide("multigrad", {
     },
     "core.rules.rule_names": {
         "engine.rules.peers": "load_peers",
+        "engine.rules.advice": "unknown_rule_error explain_forward",
+    },
+    "core.rules.lookup": {"engine.rules.advice": "explain_no_rule unknown_keyword_error"},
+    "engine.rules.advice": {
         "estimators": "estimator_hint",
         "models.attribution.composites": "call_hint",
     },

@@ -21,8 +21,9 @@ import numpy as np
 from .. import estimators
 from ..core.rules.registry import get, rules
 from ..core.rules.rule import Rule
-from ..core.rules.rule_names import OWN, near_names, plain
+from ..core.rules.rule_names import OWN
 from ..core.support.records import cached_property
+from ..engine.rules.advice import near_names, plain
 from ..engine.rules.saving import other_numbers
 from ..errors import MultigradError, NativeRuleWarning, RuleValueError, suggest
 from ..estimators.declared import Estimator

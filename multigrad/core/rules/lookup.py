@@ -9,16 +9,14 @@ of their own.
 from __future__ import annotations
 
 import functools
-import inspect
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from ...errors import RuleError, RuleTypeError, RuleValueError, closest
+from ...errors import RuleError, RuleTypeError, RuleValueError
 from ..backend.compiler_events import ON_DEPEND
-from ..support.lazy_modules import late_function
+from ..support.lazy_modules import late_function, provided
 from ..support.params import Fused, read_fused, read_shards, read_way
 from ..trace.active_rules import THEN, ActiveRules, Moving, is_of_then
 from ..trace.identity import function_key
@@ -26,7 +24,7 @@ from ..trace.lookups import READING, Lookup, check_ranges, names_in, note_lookup
 from . import rule_names
 from .rule import Rule
 from .rule_names import TEMPLATES, Epoch
-from .signature import Signature, called_method, name_of
+from .signature import called_method, name_of
 
 if TYPE_CHECKING:
     from .rule_in_force import RuleInForce
@@ -57,30 +55,16 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
     try:
         return _of_functions.setdefault(key, Rule(name=name, function=function))
     except RuleTypeError as error:
-        if hasattr(rule_or_function, "recipe"):
-            raise RuleTypeError(
-                f"expected a rule, got the Function {name!r}, whose gradient is its own: call it"
-            ) from error
-        own_rule = getattr(rule_or_function, "rule", None)
-        own_name = getattr(own_rule, "name", own_rule)
-        params = getattr(rule_or_function, "params", None)
-        if not isinstance(params, Mapping):
+        explained = explain_no_rule(rule_or_function, error)
+        if explained is error:
             raise
-        said = f"expected a rule, got an activation, {rule_or_function!r}"
-        forward = getattr(rule_or_function, "_activation", rule_or_function).forward
-        under = f".under({forward.name!r})"
-        if not isinstance(own_name, str):
-            whole = f"give xg.get(NAME){under}"
-            raise RuleTypeError(f"{said}, which has no rule of its own; {whole}") from error
-        # A schedule's own text is no Python: it ends in its step and value.
-        given = [
-            f"{name}=xg.schedule.{v.formula}" if hasattr(v, "formula") else f"{name}={v!r}"
-            for name, v in {**getattr(own_rule, "bound", {}), **params}.items()
-        ]
-        bound = f".with_params({', '.join(given)})" if given else ""
-        rule = f"xg.get({own_name!r}){bound}"
-        whole = f"as a Function it is {rule}{under}"
-        raise RuleTypeError(f"{said}; {whole}, and its rule is {rule}") from error
+        raise explained from error
+
+
+@provided
+def explain_no_rule(given: Any, error: RuleTypeError) -> RuleTypeError:
+    """Return an error that says more for what is no rule; the given one if there is none."""
+    return error
 
 
 # A training loop enters `use("triangular", {"width": w})` at each step, mostly with another `w`, so
@@ -306,6 +290,7 @@ def _named(name: str, **choices: Any) -> Rule:
     return Rule(name=name, parts=(name,), **choices)
 
 
+@provided
 def unknown_keyword_error(
     function: Callable[..., Any],
     name: str,
@@ -314,55 +299,12 @@ def unknown_keyword_error(
 ) -> RuleTypeError:
     """Return the error for keywords that a function does not take.
 
-    It says how to write what was probably meant: a param of the rule, which belongs into `params=`,
-    or a misspelled keyword.
-
     Args:
         function: whose own keywords are suggested.
         name: what people call it.
         rule: the rule whose params the keywords may be.
         unknown: the keywords with their values.
     """
-    keyword, value = next(iter(unknown.items()))
-    signature = _signature_of(rule)
-    if signature is not None and all(map(signature.takes, unknown)):
-        params = ", ".join(f'"{key}": {each!r}' for key, each in unknown.items())
-        return RuleTypeError(
-            f"{name} takes no {keyword!r}, which is a param of {_describe(rule)}: write "
-            f"params={{{params}}}"
-        )
-    parameters = inspect.signature(function).parameters.values()
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    keywords = [p.name for p in parameters if p.kind not in variadic and p.name != "self"]
-    hint = _suggest(keyword, value, keywords, signature, rule)
-    return RuleTypeError(f"{name} takes no {keyword!r}{hint}")
-
-
-def _suggest(
-    keyword: str, value: Any, keywords: list[str], signature: Signature | None, rule: Any
-) -> str:
-    # `keywords` are those that the function takes; the signature is the rule's, if there is a rule.
-    params = [] if signature is None else sorted(signature.params)
-    nearest = closest(keyword, [*params, *keywords])
-    if nearest is None and len(params) == 1 and isinstance(value, Real):
-        nearest = params[0]
-    if nearest in params:
-        return f'; did you mean params={{"{nearest}": {value!r}}}, of {_describe(rule)}?'
-    if nearest is not None:
-        return f"; did you mean {nearest!r}?"
-    if signature is None:
-        return f"; a rule's params are given as params={{{keyword!r}: {value!r}}}, beside the rule"
-    takes = ", ".join(params) or "no params"
-    return f", and {_describe(rule)} has no such param (it takes {takes}, given as params={{...}})"
-
-
-def _describe(rule: Any) -> str:
-    return f"rule {resolve(rule).name!r}"
-
-
-def _signature_of(rule: str | Rule | Callable[..., Any] | None) -> Signature | None:
-    # A name that has no rule is reported by its own look-up, not here.
-    try:
-        return None if rule is None else resolve(rule).signature
-    except RuleError:
-        return None
+    return RuleTypeError(
+        f"{name} takes no {next(iter(unknown))!r}; params are given as params={{}}"
+    )

@@ -282,11 +282,10 @@ def compose(*parts: Any) -> Any:
             "compose needs at least one rule, such as compose('clip_norm', 'noise')"
         )
     parts = tuple(getattr(part, "_activation", part) for part in parts)  # of modules and layers
-    functions = [] if all(isinstance(part, str | Rule) for part in parts) else chain(parts)
-    if not isinstance(functions, list):
-        return functions
-    if functions:
-        raise _mixed(functions[0], next(part for part in parts if part not in functions))
+    if not all(isinstance(part, str | Rule) for part in parts):
+        functions = chain(parts)
+        if functions is not None:
+            return functions
     # Names stay names, so that a part that is registered anew acts in the composition.
     members = tuple(part if isinstance(part, str) else resolve(part) for part in parts)
     part_rules = list(map(resolve, members))
@@ -301,23 +300,8 @@ def compose(*parts: Any) -> Any:
 
 @provided
 def chain(parts: tuple[Any, ...]) -> Any:
-    """Return Functions in series; of parts that are not all Functions, a list of those that are."""
-    return []
-
-
-def _mixed(function: Any, rule: Any) -> RuleTypeError:
-    name = getattr(function, "name", None) or function.forward.name
-    if isinstance(rule, str | Rule):
-        word = resolve(rule).name
-        return RuleTypeError(
-            f"compose takes rules or Functions: {word!r} is a rule, {name!r} a Function. Put the "
-            f"rule under an activation, which makes it a Function: xg.get({word!r}).under('Linear')"
-        )
-    word = getattr(rule, "__name__", type(rule).__name__)
-    return RuleTypeError(
-        f"compose takes rules or Functions: {name!r} is a Function, and {word!r} is none; write "
-        f"xg.function({word}) for its true derivative, or xg.function({word}, backward)"
-    )
+    """Return Functions in series; None if none of the parts is a Function."""
+    return None
 
 
 def _contains_name(rule: Rule, name: str) -> bool:

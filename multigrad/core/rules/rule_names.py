@@ -1,4 +1,4 @@
-"""The names of rules: what they mean now, how often that has changed, and what is like a name.
+"""The names of rules: what they mean now, and how often that has changed.
 
 `registry.register` and `unregister` change what a name means, within `renaming`; nothing else does.
 `get` looks a name up: a user's rule, else the library's, which the first look-up imports.
@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...errors import RuleError, RuleTypeError, RuleValueError, closest
+from ...errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..backend.compiler_events import tell_registered
 from ..support.lazy_modules import imported_module, late_function, provided
 from ..support.threads import SERIALS, load_module, make_lock
@@ -34,8 +33,6 @@ PROTECTED = frozenset({
 # What names with params mean (`lookup.Template`, which says by what they are found);
 # emptied when a name changes its meaning.
 TEMPLATES: dict[Any, Any] = {}
-# What limits the norm of all gradients together, in several packages.
-GLOBAL = ("clip_by_global_norm", "clip_grad_norm", "clip_grad_norm_", "global_clipnorm")
 lock = make_lock()
 # The rules of each file of the library, which loads when one of them is looked up.
 FILES = {
@@ -175,41 +172,11 @@ def renaming(name: str) -> Iterator[None]:
             raise
 
 
+@provided
 def unknown_rule_error(name: str) -> RuleError:
+    """Return the error for a name that no rule has."""
     load_library()
-    if hint := estimator_hint(name):
-        return RuleError(f"no rule named {name!r}{hint}")
-    if name.endswith(".json"):
-        return RuleError(f"no rule named {name!r}; a rule from a file is xg.load({name!r})")
-    if name.endswith(".py") or ":" in name:
-        return RuleTypeError(
-            f"no rule named {name!r}: import what it names, and give that. Commands take such "
-            f"names: multigrad audit {name}"
-        )
-    plain = name.lower().replace("-", "_").rpartition(".")[2]
-    if plain in GLOBAL:
-        return RuleError(
-            f"no rule named {name!r}: a rule sees one gradient at a time, and 'clip_norm' limits "
-            f"the norm of each; for the norm of all together use {plain} of your framework"
-        )
-    names = near_names(name, {word: rule.__doc__ or "" for word, rule in RULES.items()})
-    *others, last = map(repr, names) if names else [""]
-    hint = f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if names else ""
-    return RuleError(
-        f"no rule named {name!r}{call_hint(name)}{hint} ({len(RULES)} rules: multigrad rules)"
-    )
-
-
-@provided
-def estimator_hint(name: str) -> str:
-    """Return advice for a name that is none of a rule but of an estimator, or ""."""
-    return ""
-
-
-@provided
-def call_hint(name: str) -> str:
-    """Return advice for a name that is none of a rule but of what is called, or ""."""
-    return ""
+    return RuleError(f"no rule named {name!r}{suggest(name, RULES)} ({len(RULES)} rules)")
 
 
 def find_forward(name: str, *settings: float | None) -> Forward:
@@ -217,63 +184,13 @@ def find_forward(name: str, *settings: float | None) -> Forward:
     try:
         return find_activation(name, *settings)
     except RuleValueError as error:
-        load_library()
-        last = plain(name)  # "atan" is the name of packages' surrogates, and of a function
-        same = sorted(rule for rule in RULES if plain(rule.rpartition(".")[2]) == last)
-        names = [name] if name in RULES else same
-        if not names:
+        explained = explain_forward(name, error)
+        if explained is error:
             raise
-        advice = f"it is a rule: write xg.activation('Heaviside', {names[0]!r}), or another forward"
-        rest = "" if name in RULES else str(error).removeprefix(f"no activation {name!r}")
-        raise RuleValueError(f"no activation {name!r}: {advice}{rest}") from error
+        raise explained from error
 
 
-# --- names that are like a word: misspelled ones, those of packages and those of the field --------
-# A word is compared with names, with their last parts ("snntorch.atan"), with the initials of their
-# parts and with the words of docstrings, where the names that others use stand.
-MOST_SUGGESTED = 3
-MOST_MENTIONS = 4  # a word in the docstrings of more rules than that says nothing
-
-
-def near_names(word: str, docstrings: Mapping[str, str]) -> list[str]:
-    """Return the names that a word may have meant, the likeliest first, at most three.
-
-    Args:
-        docstrings: the known names with their docstrings.
-    """
-    nearest = closest(word, docstrings)
-    names = named_elsewhere(word, docstrings) or ([nearest] if nearest else [])
-    return names[:MOST_SUGGESTED]
-
-
-def named_elsewhere(word: str, docstrings: Mapping[str, str]) -> list[str]:
-    """Return the names that are called so elsewhere: plain names first, then those of packages."""
-    last = plain(word.rpartition(".")[2])
-    if len(last) < 2:
-        return []
-    mentions = [name for name, text in docstrings.items() if last in words_of(text)]
-    named = [name for name in docstrings if plain(name.rpartition(".")[2]) == last]
-    short = [name for name in docstrings if is_short_for(last, name)]
-    part = [name for name in docstrings if "." not in name and last in name.lower().split("_")]
-    names = {*named, *short, *part, *(mentions if len(mentions) <= MOST_MENTIONS else ())}
-    first = [name for name in names if plain(name).startswith(last)]
-    return sorted(names, key=lambda name: ("." in name, name not in named, name not in first, name))
-
-
-def plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def words_of(text: str) -> set[str]:
-    return {plain(word) for word in re.findall(r"\w+", text)}
-
-
-def is_short_for(word: str, name: str) -> bool:
-    """Return whether a word is the initials of a name's parts, or one letter more, as STE; the
-    first parts may be whole, as in clipped_ste.
-    """
-    first, _, others = name.rpartition(".")[2].lower().partition("_")
-    if others and word.startswith(first):
-        return is_short_for(word[len(first) :], others)
-    initials = "".join(part[0] for part in name.rpartition(".")[2].lower().split("_") if part)
-    return len(initials) > 1 and word in (initials, *(initials + letter for letter in "el"))
+@provided
+def explain_forward(name: str, error: RuleValueError) -> RuleValueError:
+    """Return an error that says more for a name that no activation has; the given one if none."""
+    return error

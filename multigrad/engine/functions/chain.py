@@ -12,6 +12,8 @@ from ...core.functions.function import Function
 from ...core.functions.parameters import BoundFunction, unknown_argument
 from ...core.functions.recipe import Options, Recipe, Recorded
 from ...core.lowering.forwards import Forward
+from ...core.rules.lookup import resolve
+from ...core.rules.rule import Rule
 from ...core.support.params import Fused, agreed, find_part, is_address, read_params
 from ...core.support.pickles import pickled
 from ...core.support.trees import optree
@@ -65,9 +67,30 @@ class ChainPart:
 
 
 def chain(parts: tuple[Any, ...]) -> Any:
-    """Return Functions in series; of parts that are not all Functions, a list of those that are."""
+    """Return Functions in series; None if none of the parts is a Function.
+
+    Raises:
+        RuleTypeError: some are.
+    """
     functions = [part for part in parts if _is_function(part)]
-    return Chain(parts) if len(functions) == len(parts) else functions
+    if functions and len(functions) < len(parts):
+        raise _mixed(functions[0], next(part for part in parts if part not in functions))
+    return Chain(parts) if functions else None
+
+
+def _mixed(function: Any, rule: Any) -> RuleTypeError:
+    name = getattr(function, "name", None) or function.forward.name
+    if isinstance(rule, str | Rule):
+        word = resolve(rule).name
+        return RuleTypeError(
+            f"compose takes rules or Functions: {word!r} is a rule, {name!r} a Function. Put the "
+            f"rule under an activation, which makes it a Function: xg.get({word!r}).under('Linear')"
+        )
+    word = getattr(rule, "__name__", type(rule).__name__)
+    return RuleTypeError(
+        f"compose takes rules or Functions: {name!r} is a Function, and {word!r} is none; write "
+        f"xg.function({word}) for its true derivative, or xg.function({word}, backward)"
+    )
 
 
 def _is_function(part: Any) -> bool:
