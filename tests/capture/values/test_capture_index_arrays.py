@@ -12,6 +12,8 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.torch_class import torch_class
+
 A = np.arange(24, dtype=np.float32).reshape(2, 3, 4) - 8
 MASK = np.array([True, False, True])
 
@@ -198,3 +200,21 @@ def test_jax_updates_at_several_places(backend: Any) -> None:
         actual = xg.function(function, native=False)(backend.array(A))
         np.testing.assert_array_equal(backend.numpy(actual), backend.numpy(expected))
         np.testing.assert_array_equal(xg.function(function)(A), backend.numpy(expected))
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("call", ["narrow(0, 1, 4)", "narrow(0, -4, 2)", "kthvalue(5)[0]"])
+def test_a_range_outside_a_tensor_is_torchs_error(call: str, backend: Any) -> None:
+    def forward(ctx: Any, x: Any) -> Any:
+        return eval(f"x.{call}", {"x": x})
+
+    original = torch_class(lambda ctx, grad: None)(forward)
+    converted = xg.convert(original)
+    x = backend.array(np.array([3.0, 1.0, 2.0, 5.0, 4.0], np.float32))
+    np.testing.assert_array_equal(converted(x), original.apply(x))
+    messages = []
+    for function in (original.apply, converted):
+        with pytest.raises((RuntimeError, IndexError)) as caught:
+            function(x[:3])
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]

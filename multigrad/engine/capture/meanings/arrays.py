@@ -168,6 +168,7 @@ def repeat(x: Tensor, *repeats: Any, axis: int | None = None) -> Tensor:
 def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
     if isinstance(start, int) and start < 0:
         start += parts.length(x, dim)
+    parts.check_range(x, dim, start, length)
     return cut(x, dim, start, start + length)
 
 

@@ -38,6 +38,13 @@ def cut(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
     return at(x, axis, slice(start, stop))
 
 
+def check_range(x: Tensor, axis: int, start: Any, count: Any) -> None:
+    """Refuse a range outside an axis, which a slice would clip."""
+    first, n, total = operator.index(start), operator.index(count), length(x, axis)
+    if first < 0 or n < 0 or first + n > total:
+        raise TypeError(f"{n} elements from {first} on of an axis of length {total}")
+
+
 def at(x: Tensor, axis: int, item: Any) -> Tensor:
     """Return a view of x indexed by `item` along one axis."""
     whole = slice(None)

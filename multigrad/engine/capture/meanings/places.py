@@ -25,7 +25,7 @@ from ...trace.xp.shapes import from_front
 from ..dialect import habits_of, leave_order_open
 from ..name_tables import Handler, handlers_by_name
 from ..symbols import cast_in_graph
-from .parts import cut, is_places, limited, put_slices, shape_of
+from .parts import check_range, cut, is_places, limited, put_slices, shape_of
 
 Tensor = Any
 Reduction = Callable[..., Tensor]
@@ -96,6 +96,7 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
 def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Extremes:
     # The k-th smallest, counted from 1.
     ordered_pair, position = sort(x, dim), whole(k) - 1
+    check_range(x, dim, position, 1)
     leave_order_open(ordered_pair.values, "kthvalue")
 
     def pick(tensor: Value) -> Value:
