@@ -58,11 +58,16 @@ provide("multigrad", {
         "engine.rules.peers": "load_peers",
         "engine.rules.advice": "unknown_rule_error explain_forward",
     },
+    "core.rules.activation": {"engine.functions.nested_calls": "record_activation"},
+    "core.rules.context": {"engine.rules.advice": "warn_of_yield"},
     "core.rules.lookup": {"engine.rules.advice": "explain_no_rule unknown_keyword_error"},
     "engine.rules.advice": {
         "estimators": "estimator_hint",
         "models.attribution.composites": "call_hint",
     },
     "core.rules.registry": {"engine.functions.chain": "chain"},
-    "core.rules.vjp": {"engine.rules.vjp_of_code": "as_derived entry_of vjp_as_written"},
+    "core.rules.vjp": {
+        "engine.rules.jvp": "vjp_by_framework",
+        "engine.rules.vjp_of_code": "as_derived entry_of vjp_as_written",
+    },
 })  # fmt: skip

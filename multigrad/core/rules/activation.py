@@ -10,28 +10,25 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar
 
-from ...errors import RuleError, RuleTypeError, suggest
+from ...errors import RuleError, RuleTypeError, TraceError, suggest
 from ..backend.contract import Backend
 from ..backend.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
 from ..backend.values import in_one_framework
 from ..lowering.checks import find_lacking, refuse_lacking
 from ..lowering.forwards import ActivationName, Forward
-from ..support.lazy_modules import late_function
+from ..support.lazy_modules import NEEDS_ENGINE, late_function, provided
 from ..support.params import Axes, FixedParams, Fused, Over, Residuals, read_params
 from ..support.pickles import pickled
 from ..support.threads import SERIALS
 from ..support.tracebacks import shorten
 from ..trace.active_rules import CHECKED, CURRENT, is_of_then, note_for_ranks
 from ..trace.lookups import (
-    RULE_IN_FORCE,
     Lookup,
     Telling,
     at_present,
     hand_along,
     is_handed_along,
-    look_up,
     names_in,
-    note_lookup,
     reading,
 )
 from ..trace.random_keys import FREE
@@ -50,8 +47,6 @@ T = TypeVar("T")
 as_forward = late_function("multigrad.core.rules.activation_function:as_forward")
 forward_on = late_function("multigrad.core.rules.activation_function:forward_on")
 put_under = late_function("multigrad.core.rules.activation_function:put_under")
-record_under = late_function("multigrad.core.rules.activation_function:record_under")
-read_number = late_function("multigrad.core.rules.rule_in_force:read_number")
 
 
 # Weak: the table keeps no activation alive. Of equal ones it has the first, which the others hold.
@@ -301,7 +296,7 @@ class Activation:
 
     def _look_up_anew(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
         if isinstance(x, Value):
-            return self._record(x, in_force)
+            return record_activation(self, x, in_force)
         backend = backend_of(x)
         self.tell(backend, x)
         if CHECKED and not backend.tensors.is_traced(x):  # a trace may run any number of times
@@ -360,30 +355,11 @@ class Activation:
         ):
             backend.compiler.on_read(x, self)
 
-    def _record(self, x: Value, in_force: RuleInForce | None) -> Value:
-        # The capture depends on the rule in force, and on the names that it was looked up by.
-        if self._rule is None:
-            look_up(RULE_IN_FORCE)
-        for lookup in self._own.lookups:
-            note_lookup(lookup)
-        if in_force is None:
-            return record_under(None, self.forward, x)
-        numbers = [read_number(value) for value in at_present(in_force).values]
-        if None in numbers:
-            advice = x.trace.words.advise("give the param to the function as an argument")
-            raise x.trace.error(
-                f"applies a rule under a param that is known at run time only{advice}"
-            )
-        specialization = in_force.specialization
-        output = record_under(specialization, self.forward, x, *numbers)
-        if specialization.code.draws:
-            look_up(RULE_IN_FORCE)  # its key seeds an own rule too
-            if in_force.counter is not None:
-                raise x.trace.error(
-                    "applies a random rule under a key, which counts applications one by one. "
-                    "Take the vjp of the activation itself, or leave key= out"
-                )
-        return output
+
+@provided
+def record_activation(activation: Activation, x: Value, in_force: RuleInForce | None) -> Value:
+    """Record an activation of a symbol in the capture around it."""
+    raise TraceError(f"{activation!r} is called within a capture, which {NEEDS_ENGINE}")
 
 
 def own_rule_of(activation: Activation) -> RuleInForce | None:

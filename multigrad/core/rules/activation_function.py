@@ -18,9 +18,8 @@ from typing import Any
 from ...errors import RuleTypeError, TraceError
 from ..backend.contract import Backend
 from ..backend.discovery import backend_of
-from ..functions.arguments import Layout, Leaf, flatten, lay_out
+from ..functions.arguments import Layout, Leaf, lay_out
 from ..functions.capture_errors import NotCaptured
-from ..functions.captures import inline
 from ..functions.function import Function
 from ..functions.recipe import (
     ArgumentRules,
@@ -149,13 +148,6 @@ def function_under(specialization: Specialization, forward: Forward) -> Function
         forms = specialization.code.forms_under
         function.captures.forms = forms.setdefault(forward.name, function.captures.forms)
     return function
-
-
-def record_under(specialization: Specialization | None, forward: Forward, *inputs: Any) -> Value:
-    """Record a rule under an activation, of the input and the run-time params, in a capture."""
-    function = put_under(specialization, forward)
-    captures, flat_inputs = function.captures, flatten(inputs, {})
-    return inline(captures, function.completion, function.draws, *flat_inputs)
 
 
 def graphs_under(

@@ -7,22 +7,19 @@ Each loaded backend mirrors the active rules' token to where its compiler looks.
 
 from __future__ import annotations
 
-import ast
 import contextvars
 import functools
 import inspect
 import sys
-import textwrap
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CodeType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias, TypeVar, get_args
 
 from ...errors import MultigradError, RuleTypeError, RuleValueError, suggest
 from ..backend.compiler_events import Leave, enter_rules, hook_params, leave_rules, show_tensors
-from ..support.lazy_modules import deprecated_names
+from ..support.lazy_modules import deprecated_names, provided
 from ..support.params import Axes, Fused, Key, Over, Residuals, read_params
 from ..support.threads import set_within
 from ..support.tracebacks import door
@@ -288,48 +285,13 @@ _ENTRIES: contextvars.ContextVar[_Entry | None] = contextvars.ContextVar(
 )
 
 
-# --- generators: Python has no context of their own for them -------------------------------------
+# Python has no context of their own for them.
 GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
-# Their code runs a generator up to its `yield` because what is in force there is meant for others.
-MANAGERS = frozenset({"_pytest", "anyio", "contextlib", "pluggy", "pytest_asyncio"})
 
 
-def warn_of_yield(entered: use, frame: Any) -> None:
+@provided
+def warn_of_yield(entered: use, frame: FrameType) -> None:
     """Warn if a generator gives its rule to the code that iterates over it."""
-    caller = "" if frame.f_back is None else frame.f_back.f_globals.get("__name__", "")
-    if caller.partition(".")[0] in MANAGERS or not has_yield(frame.f_code, frame.f_lineno):
-        return
-    warnings.warn(
-        f"generator {frame.f_code.co_name!r} yields within {entered!r}: between its steps the rule "
-        "is in force for the code that iterates over it. Put `with xg.use(...)` around the work "
-        "between two yields; if it is meant for that code, make the generator a context manager, "
-        "by contextlib.contextmanager",
-        UserWarning,
-        stacklevel=3,
-    )
-
-
-@functools.lru_cache(256)
-def has_yield(code: CodeType, line: int) -> bool:
-    """Return whether a `with` on a line of a generator's code contains a `yield`."""
-    with suppress(OSError, TypeError, SyntaxError):  # its source may be unknown, as in `exec`
-        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
-        place = line - code.co_firstlineno + 1
-        return any(
-            any(map(yields, node.body))
-            for node in ast.walk(tree)
-            if isinstance(node, ast.With | ast.AsyncWith)
-            and node.lineno <= place <= (node.items[-1].context_expr.end_lineno or 0)
-        )
-    return False
-
-
-def yields(node: ast.AST) -> bool:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-        return False
-    return isinstance(node, ast.Yield | ast.YieldFrom) or any(
-        map(yields, ast.iter_child_nodes(node))
-    )
 
 
 def check_scope(scope: str | Iterable[str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from .. import ops
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among, entry_points, load_backend, refuse_unusable
 from ..backend.values import in_one_framework
-from ..functions.arguments import Layout, flatten, learn_containers, owner_of, replace_at, unwrap
+from ..functions.arguments import Layout, flatten, learn_containers, owner_of, unwrap
 from ..functions.binding import Entry, Run, assemble, explain_places
 from ..functions.capture_errors import NotCaptured
 from ..functions.captures import open_indices
@@ -148,41 +148,24 @@ def vjp_leaves(
         vjp: used instead of `Autodiff.vjp`.
     """
     vjp = vjp or backend.autodiff.vjp
-    if vjp is None:
-        function, layout, arguments, draws = as_function(f, leaves, tree, backend)
-        outputs, pull_arguments = _of_function(function, layout, arguments, draws, backend)
-        flat, outputs_tree = optree.tree_flatten(outputs, none_is_leaf=True)
-        return flat, outputs_tree, lambda cotangents: pull_arguments(cotangents)[: len(leaves)]
-    places, run, nesting = on_tensors(f, leaves, tree, backend)
-    flat, pull_tensors = vjp(run, [leaves[i] for i in places])
-
-    def pull(cotangents: list[Any]) -> list[Any]:
-        pairs = zip(cotangents, flat, strict=True)
-        cast_cotangents = [as_that_of(y, c, backend, COTANGENT) for c, y in pairs]
-        return replace_at([None] * len(leaves), places, pull_tensors(cast_cotangents))
-
-    return flat, nesting[-1], pull
+    if vjp is not None:
+        return vjp_by_framework(vjp, f, leaves, tree, backend)
+    function, layout, arguments, draws = as_function(f, leaves, tree, backend)
+    outputs, pull_arguments = _of_function(function, layout, arguments, draws, backend)
+    flat, outputs_tree = optree.tree_flatten(outputs, none_is_leaf=True)
+    return flat, outputs_tree, lambda cotangents: pull_arguments(cotangents)[: len(leaves)]
 
 
-def on_tensors(
-    f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
-) -> tuple[list[int], Callable[[Sequence[Tensor]], list[Any]], list[Any]]:
-    """Return the positions of the tensors among the leaves; f as a function of such tensors, with
-    flat outputs; and a list to which that function appends the nesting of its outputs.
-    """
-    # A scalar of NumPy's is a tensor to NumPy alone: audits hand one on as it is.
-    numbers = () if issubclass(np.generic, backend.tensors.types) else np.generic
-    is_tensor = [owner_of(leaf) is not None and not isinstance(leaf, numbers) for leaf in leaves]
-    places = [i for i, whether in enumerate(is_tensor) if whether]
-    nesting: list[Any] = []
-
-    def run(tensors: Sequence[Tensor]) -> list[Any]:
-        args, kwargs = optree.tree_unflatten(tree, replace_at(leaves, places, tensors))
-        flat, outputs_tree = optree.tree_flatten(f(*args, **kwargs), none_is_leaf=True)
-        nesting.append(outputs_tree)
-        return flat
-
-    return places, run, nesting
+@provided
+def vjp_by_framework(
+    vjp: Callable[..., Any],
+    f: Callable[..., Any],
+    leaves: Sequence[Any],
+    tree: Any,
+    backend: Backend,
+) -> tuple[list[Any], Any, Callable[[list[Any]], list[Any]]]:
+    """Act as `vjp_leaves`, by this vjp of functions of flat lists of tensors."""
+    raise UnsupportedOp(f"a derivative that {backend.name} takes {NEEDS_ENGINE}")
 
 
 def _shape_of(x: Any) -> tuple[int, ...] | None:

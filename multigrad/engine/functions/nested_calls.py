@@ -1,4 +1,6 @@
-"""Calls of a Function within another capture: its graphs are recorded there, with its effects."""
+"""Calls of a Function or an activation within a capture: its graphs are recorded there, with its
+effects.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...core import ops
+from ...core.functions.arguments import flatten
 from ...core.functions.binding import assemble, lift_leaf
 from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.captures import Captures
@@ -16,7 +19,13 @@ from ...core.functions.recipe import Recipe, Variant, check_apart
 from ...core.ir.graph import Graph
 from ...core.ir.questions import crossing, note
 from ...core.lowering.derivatives import CustomCall, draw_in, record_call, replay
+from ...core.lowering.forwards import Forward
+from ...core.rules.activation import Activation
+from ...core.rules.activation_function import put_under
+from ...core.rules.rule_in_force import RuleInForce, read_number
+from ...core.rules.specialization import Specialization
 from ...core.support.trees import optree
+from ...core.trace.lookups import RULE_IN_FORCE, at_present, look_up, note_lookup
 from ...core.trace.random_keys import KeySource
 from ...core.trace.source import ORDERS
 from ...core.trace.trace import NeedsConcrete, Trace, Value
@@ -142,3 +151,35 @@ def _put_effects(
         everything = {**holders, **dict(enumerate(flat))}
         is_class = recipe.imported is not None
         put_notes(trace, variant.notes, forward, values, everything, is_class=is_class)
+
+
+# --- activations ----------------------------------------------------------------------------------
+def record_activation(activation: Activation, x: Value, in_force: RuleInForce | None) -> Value:
+    """Record an activation of a symbol in the capture around it."""
+    # The capture depends on the rule in force, and on the names that it was looked up by.
+    if activation.rule is None:
+        look_up(RULE_IN_FORCE)
+    for lookup in activation._own.lookups:
+        note_lookup(lookup)
+    if in_force is None:
+        return _inlined(None, activation.forward, x)
+    numbers = [read_number(value) for value in at_present(in_force).values]
+    if None in numbers:
+        advice = x.trace.words.advise("give the param to the function as an argument")
+        raise x.trace.error(f"applies a rule under a param that is known at run time only{advice}")
+    specialization = in_force.specialization
+    output = _inlined(specialization, activation.forward, x, *numbers)
+    if specialization.code.draws:
+        look_up(RULE_IN_FORCE)  # its key seeds an own rule too
+        if in_force.counter is not None:
+            raise x.trace.error(
+                "applies a random rule under a key, which counts applications one by one. "
+                "Take the vjp of the activation itself, or leave key= out"
+            )
+    return output
+
+
+def _inlined(specialization: Specialization | None, forward: Forward, *inputs: Any) -> Value:
+    function = put_under(specialization, forward)
+    captures, flat_inputs = function.captures, flatten(inputs, {})
+    return inline(captures, function.completion, function.draws, *flat_inputs)

@@ -1,13 +1,22 @@
-"""Errors that say what was probably meant, for what is no rule, no activation and no keyword."""
+"""Errors and warnings that say what was probably meant, for what is no rule, no activation and no
+keyword, and where a rule is in force for others.
+"""
 
 from __future__ import annotations
 
+import ast
+import functools
 import inspect
 import re
+import textwrap
+import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from numbers import Real
+from types import CodeType, FrameType
 from typing import Any
 
+from ...core.rules.context import use
 from ...core.rules.lookup import resolve
 from ...core.rules.rule import Rule
 from ...core.rules.rule_names import RULES, load_library
@@ -203,3 +212,46 @@ def is_short_for(word: str, name: str) -> bool:
         return is_short_for(word[len(first) :], others)
     initials = "".join(part[0] for part in name.rpartition(".")[2].lower().split("_") if part)
     return len(initials) > 1 and word in (initials, *(initials + letter for letter in "el"))
+
+
+# --- generators: Python has no context of their own for them -------------------------------------
+# Their code runs a generator up to its `yield` because what is in force there is meant for others.
+MANAGERS = frozenset({"_pytest", "anyio", "contextlib", "pluggy", "pytest_asyncio"})
+
+
+def warn_of_yield(entered: use, frame: FrameType) -> None:
+    """Warn if a generator gives its rule to the code that iterates over it."""
+    caller = "" if frame.f_back is None else frame.f_back.f_globals.get("__name__", "")
+    if caller.partition(".")[0] in MANAGERS or not has_yield(frame.f_code, frame.f_lineno):
+        return
+    warnings.warn(
+        f"generator {frame.f_code.co_name!r} yields within {entered!r}: between its steps the rule "
+        "is in force for the code that iterates over it. Put `with xg.use(...)` around the work "
+        "between two yields; if it is meant for that code, make the generator a context manager, "
+        "by contextlib.contextmanager",
+        UserWarning,
+        stacklevel=4,
+    )
+
+
+@functools.lru_cache(256)
+def has_yield(code: CodeType, line: int) -> bool:
+    """Return whether a `with` on a line of a generator's code contains a `yield`."""
+    with suppress(OSError, TypeError, SyntaxError):  # its source may be unknown, as in `exec`
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+        place = line - code.co_firstlineno + 1
+        return any(
+            any(map(yields, node.body))
+            for node in ast.walk(tree)
+            if isinstance(node, ast.With | ast.AsyncWith)
+            and node.lineno <= place <= (node.items[-1].context_expr.end_lineno or 0)
+        )
+    return False
+
+
+def yields(node: ast.AST) -> bool:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        return False
+    return isinstance(node, ast.Yield | ast.YieldFrom) or any(
+        map(yields, ast.iter_child_nodes(node))
+    )

@@ -1,4 +1,6 @@
-"""`xg.jvp`: outputs with their tangents, on every framework."""
+"""`xg.jvp`: outputs with their tangents, on every framework; and `xg.vjp` where the framework
+takes it.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,20 @@ import numpy as np
 
 from ...core.backend.contract import Backend
 from ...core.backend.values import is_float_tensor
-from ...core.functions.arguments import flatten, unwrap
+from ...core.functions.arguments import flatten, owner_of, replace_at, unwrap
 from ...core.functions.binding import assemble
 from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.decision import PUSHED
 from ...core.rules.vjp import (
+    COTANGENT,
     as_function,
     as_that_of,
     checked_values,
-    on_tensors,
     open_inputs,
     zeros_if_none,
 )
 from ...core.support.params import R
-from ...core.support.trees import optree
+from ...core.support.trees import Tensor, optree
 from ...errors import RuleTypeError, RuleValueError, UnsupportedOp
 
 ALIKE = (
@@ -139,3 +141,43 @@ def _jvp_by_capture(
     positions = range(variant.outputs.num_leaves)
     flat = [None if i in variant.fixed else next(changes) for i in positions]
     return assemble(variant, (output,) if is_single else output), flat
+
+
+def vjp_by_framework(
+    vjp: Callable[..., Any],
+    f: Callable[..., Any],
+    leaves: Sequence[Any],
+    tree: Any,
+    backend: Backend,
+) -> tuple[list[Any], Any, Callable[[list[Any]], list[Any]]]:
+    """Act as `vjp_leaves`, by this vjp of functions of flat lists of tensors."""
+    places, run, nesting = on_tensors(f, leaves, tree, backend)
+    flat, pull_tensors = vjp(run, [leaves[i] for i in places])
+
+    def pull(cotangents: list[Any]) -> list[Any]:
+        pairs = zip(cotangents, flat, strict=True)
+        cast_cotangents = [as_that_of(y, c, backend, COTANGENT) for c, y in pairs]
+        return replace_at([None] * len(leaves), places, pull_tensors(cast_cotangents))
+
+    return flat, nesting[-1], pull
+
+
+def on_tensors(
+    f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
+) -> tuple[list[int], Callable[[Sequence[Tensor]], list[Any]], list[Any]]:
+    """Return the positions of the tensors among the leaves; f as a function of such tensors, with
+    flat outputs; and a list to which that function appends the nesting of its outputs.
+    """
+    # A scalar of NumPy's is a tensor to NumPy alone: audits hand one on as it is.
+    numbers = () if issubclass(np.generic, backend.tensors.types) else np.generic
+    is_tensor = [owner_of(leaf) is not None and not isinstance(leaf, numbers) for leaf in leaves]
+    places = [i for i, whether in enumerate(is_tensor) if whether]
+    nesting: list[Any] = []
+
+    def run(tensors: Sequence[Tensor]) -> list[Any]:
+        args, kwargs = optree.tree_unflatten(tree, replace_at(leaves, places, tensors))
+        flat, outputs_tree = optree.tree_flatten(f(*args, **kwargs), none_is_leaf=True)
+        nesting.append(outputs_tree)
+        return flat
+
+    return places, run, nesting
