@@ -65,6 +65,7 @@ provide("multigrad", {
         "estimators": "estimator_hint",
         "models.attribution.composites": "call_hint",
     },
+    "core.rules.rule_in_force": {"engine.support.parts": "bind_addressed"},
     "core.rules.registry": {"engine.functions.chain": "chain"},
     "core.rules.vjp": {
         "engine.rules.jvp": "vjp_by_framework",

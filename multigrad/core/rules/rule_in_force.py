@@ -1,8 +1,8 @@
 """`RuleInForce`: a rule with values for its params; and how it is made of a rule and params.
 
-From the top: the class; `bind`, which makes one, such as of `triangular` and `{"width": 2.0}`; the
-params of a composed rule's parts ("noise.sigma"); and a composed rule in words. `bind` sorts the
-params into static ones, which belong to the `Specialization`, and numbers, which are the values:
+From the top: the class; `bind`, which makes one, such as of `triangular` and `{"width": 2.0}`; and
+a composed rule in words. `bind` sorts the params into static ones, which belong to the
+`Specialization`, and numbers, which are the values:
 
     bind ─► Specialization: the rule with its static params, one for all numbers ─► RuleInForce
 """
@@ -15,13 +15,13 @@ from typing import Any
 from ...errors import RuleTypeError, TraceError
 from ..backend.values import concrete_number
 from ..ir.graph import Graph
-from ..support.params import find_part, is_address, read_params
+from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.params import is_address, read_params
 from ..support.threads import SERIALS
 from ..trace.active_rules import Moving, settle
 from ..trace.identity import function_key, items_key, owners_of
 from ..trace.random_keys import FREE, KeySource, key_token, keyed
 from ..trace.trace import NeedsConcrete
-from .rule_names import as_registered
 from .signature import REQUIRED, STATIC_TYPES, Signature, check_value
 from .specialization import Slot, Specialization, code_of
 
@@ -311,55 +311,11 @@ def value_token(value: Any) -> str:
     return f"<traced {next(SERIALS)}>" if number is None else f"tensor {number!r}"
 
 
-# --- the parts of a composed rule: their params by name, and the chain in words -------------------
-Path = tuple[int, ...]
-
-
+# --- the parts of a composed rule -----------------------------------------------------------------
+@provided
 def bind_addressed(rule: Rule, params: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
     """Return a rule with the params that name a part ("noise.sigma") bound, and the others."""
-    own_params = {}
-    for name, value in params.items():
-        if is_address(name):
-            rows = list(_walk(rule))
-            labels = [label for label, _ in rows]
-            address = name if name.rpartition(".")[0] in labels else respelled(name)
-            position, param = find_part(f"rule {rule.name!r}", address, labels)
-            rule = _bind(rule, rows[position][1], name, param, value)
-        else:
-            own_params[name] = value
-    return rule, own_params
-
-
-def _walk(rule: Rule, path: Path = ()) -> Iterator[tuple[str, Path]]:
-    for i, part in enumerate(rule._resolved_parts()):
-        yield part.name, (*path, i)
-        yield from _walk(part, (*path, i))
-
-
-def respelled(address: str) -> str:
-    """Return an address with a package's rule spelled as it is registered."""
-    part, _, param = address.rpartition(".")
-    label, bracket, index = part.partition("[")
-    return f"{as_registered(label) or label}{bracket}{index}.{param}"
-
-
-def _bind(rule: Rule, path: Path, address: str, param: str, value: Any) -> Rule:
-    if param in rule.bound:
-        raise RuleTypeError(
-            f"rule {rule.name!r}: param {param!r} is bound by with_params, so {address!r} can "
-            "no longer be set"
-        )
-    position, *inner = path
-    parts = list(rule._resolved_parts())
-    inner_part = parts[position]
-    parts[position] = (
-        _bind(inner_part, tuple(inner), address, param, value)
-        if inner
-        else inner_part.with_params(**{param: value})
-    )
-    # The other parts stay names, which are looked up at each use.
-    new_parts = (part if i == position else rule.parts[i] for i, part in enumerate(parts))
-    return rule.copy(parts=tuple(new_parts))
+    raise RuleTypeError(f"rule {rule.name!r}: a param of one part alone {NEEDS_ENGINE}")
 
 
 def words_of(rule: Rule, with_params: bool = False) -> str:

@@ -1,8 +1,6 @@
 """What rules and Functions are given besides tensors, read and checked. The sections:
 
-params    by name, {"width": 2.0, "noise.sigma": 0.1}: "noise.sigma" is the param sigma of the
-          part noise, "noise[1].sigma" that of the second part of this name; a part's name may
-          itself hold dots, so the last dot counts
+params    by name, {"width": 2.0}
 ranges    the values that a param takes: Range.read("> 0 and <= b")
 shards    `over=` and `axis_name=`, over which parts of an array a rule sums
 fused     `fused=`, whether parts run as one kernel
@@ -16,7 +14,7 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, get_args
@@ -45,7 +43,6 @@ else:
 
 # --- params ---------------------------------------------------------------------------------------
 _WORDS = {str}
-_WITH_INDEX = r"(?P<name>.*)\[(?P<index>\d+)\]"
 
 
 class FixedParams(dict[str, Any]):
@@ -89,30 +86,6 @@ def read_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
 def is_address(name: str) -> bool:
     """Return whether a param's name begins with the name of a part."""
     return "." in name
-
-
-def find_part(owner: str, address: str, labels: Sequence[str]) -> tuple[int, str]:
-    """Return the position of the part that an address names, and the param's own name.
-
-    Of ["scale", "noise"], "noise.sigma" gives (1, "sigma"). `owner` is for messages.
-    """
-    label, _, param = address.rpartition(".")
-    matches = [i for i, each in enumerate(labels) if each == label]
-    if len(matches) == 1:
-        return matches[0], param
-    # "noise[1]": one of several parts of that name, unless a part is named so itself.
-    indexed = re.fullmatch(_WITH_INDEX, label)
-    if matches:
-        addresses = ", ".join(f"{label}[{i}].{param}" for i in range(len(matches)))
-        raise RuleTypeError(f"{owner} has {len(matches)} parts {label!r}: write one of {addresses}")
-    namesakes = [i for i, each in enumerate(labels) if indexed and each == indexed["name"]]
-    if indexed and int(indexed["index"]) < len(namesakes):
-        return namesakes[int(indexed["index"])], param
-    distinct = list(dict.fromkeys(labels))
-    raise RuleTypeError(
-        f"{owner} has no part {label!r} for param {address!r}{suggest(label, distinct)} "
-        f"(parts: {', '.join(labels)})"
-    )
 
 
 # --- ranges ---------------------------------------------------------------------------------------

@@ -14,11 +14,12 @@ from ...core.functions.recipe import Options, Recipe, Recorded
 from ...core.lowering.forwards import Forward
 from ...core.rules.lookup import resolve
 from ...core.rules.rule import Rule
-from ...core.support.params import Fused, agreed, find_part, is_address, read_params
+from ...core.support.params import Fused, agreed, is_address, read_params
 from ...core.support.pickles import pickled
 from ...core.support.trees import optree
 from ...core.trace.trace import Trace
 from ...errors import RuleTypeError, suggest
+from ..support.parts import find_part
 from .object_function import ObjectFunction
 
 REQUIRED = inspect.Parameter.empty

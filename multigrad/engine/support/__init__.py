@@ -1,1 +1,1 @@
-"""Files, compiled C, and what is said of shards."""
+"""Files, compiled C, and what is said of shards and of parts in series."""
