@@ -27,7 +27,6 @@ from multigrad.core.ir import questions
 from multigrad.core.ir.graph import Graph, Node
 from multigrad.core.ir.op import is_float
 from multigrad.core.lowering.derivatives import accumulate_all
-from multigrad.core.passes.residuals import by_value, unmarked
 from multigrad.core.passes.simplify import substitute
 from multigrad.core.support.trees import optree
 from multigrad.core.trace.axes import known_shape
@@ -44,6 +43,7 @@ from multigrad.engine.functions.calls.imported_gradients import (
     recording,
 )
 from multigrad.engine.functions.recording.recapture import are_close
+from multigrad.engine.passes.residuals import by_value, unmarked
 from multigrad.errors import GradientError, TraceError
 
 from .core.versions import primal_of, static_of, takes_symbolic_zeros

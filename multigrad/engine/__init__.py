@@ -12,11 +12,11 @@ provide("multigrad", {
     # ops of whole arrays, and functions of xg.xp that no elementwise rule needs
     "core.ops": {"engine.ops.families": "list_families"},
     "core.trace.xp.all": {"engine.trace.xp.others": "other_modules"},
-    "core.lowering.derivatives": {"engine.trace.derived.scans": "pull_scan"},
+    "core.lowering.derivatives": {"engine.lowering.calls": "split_calls pull_joined retyped"},
     "core.trace.active_rules": {"engine.trace.ranks": "note_for_ranks compare name_rank"},
     "core.trace.python_protocols": {"engine.trace.assertions": "asserted"},
     "core.lowering.emit": {"engine.lowering.loops": "write_loop"},
-    "core.lowering.function_graph": {"engine.lowering.loops": "run_scans_of_backward"},
+    "core.lowering.function_graph": {"engine.lowering.cuts": "cut_otherwise find_other_cuts"},
     "core.lowering.lower": {"engine.lowering.tangents": "emit_tangent"},
     "core.xp": {"engine.capture.dialects.array_api": "find"},
     # code that is not plain: its capture, its proof, what it is read as

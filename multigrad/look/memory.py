@@ -24,14 +24,15 @@ from ..core.functions.function import Function
 from ..core.functions.recipe import Variant
 from ..core.ir.graph import Node
 from ..core.ir.op import BOOL, FLOATS, WHOLE, T, dtype_name
-from ..core.lowering.cuts import find_cuts_for_writes
-from ..core.lowering.function_graph import PACK, FunctionGraph
+from ..core.lowering.function_graph import FunctionGraph
 from ..core.ops.numerics import as_numpy_dtype
 from ..core.passes.facts import SHARDS, Shapes, is_tensor_input, shape_fact
 from ..core.passes.residuals import BYTES, ResidualCut
 from ..core.rules.activation import Activation
 from ..core.rules.vjp import function_under
 from ..engine.functions.known_forms import capture_example
+from ..engine.lowering.cuts import cut_with_costly, find_cuts_for_writes
+from ..engine.passes.residuals import PACK
 from ..errors import RuleTypeError, RuleValueError, TraceError
 from ..models.layer_memory import Residual, Shape
 from ..models.override import is_model_of
@@ -257,7 +258,7 @@ def _residuals_of(
     keeps_floats = backend.autodiff.keeps_float_derivatives
     cuts = [graphs.cut(keeps_floats, packs=backend.kernels.bits is not None)]
     # A joined loop needs more.
-    costly = graphs.cut_with_costly(keeps_floats) if backend.autodiff.joins_loops else None
+    costly = cut_with_costly(graphs, keeps_floats) if backend.autodiff.joins_loops else None
     cuts += [] if costly is None else [costly]
     apart = find_cuts_for_writes(graphs, backend, joins=True)
     if apart is not None:

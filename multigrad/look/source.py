@@ -27,9 +27,8 @@ from ..core.functions.recipe import Variant
 from ..core.ir.graph import Graph, Node, format_graph
 from ..core.ir.op import INPUT_SHAPE, SCALAR_SHAPE, T, Type
 from ..core.lowering.checks import format_lengths
-from ..core.lowering.cuts import find_cuts_for_writes
 from ..core.lowering.forwards import ActivationName, Forward, find_forward
-from ..core.lowering.function_graph import PACK, FunctionGraph
+from ..core.lowering.function_graph import FunctionGraph
 from ..core.lowering.lower import lower_graphs
 from ..core.passes.facts import LIBRARY
 from ..core.passes.residuals import BYTES, ResidualCut
@@ -45,6 +44,8 @@ from ..engine.functions.chain import Chain
 from ..engine.functions.eject.eject import eject, fact_checks
 from ..engine.functions.known_forms import find_variant
 from ..engine.functions.saving import Asked, asked_of_arguments, over_dtypes
+from ..engine.lowering.cuts import cut_with_costly, find_cuts_for_writes, keeps_apart
+from ..engine.passes.residuals import PACK
 from ..errors import MultigradError, RuleTypeError, TraceError, UnsupportedOp
 
 # --- show -----------------------------------------------------------------------------------------
@@ -177,12 +178,12 @@ def describe_residuals(pair: FunctionGraph) -> str:
         for floats in (False, True)
         for is_watched in (False, True)
     }
-    costly = pair.cut_with_costly(floats=False)
+    costly = cut_with_costly(pair, floats=False)
     if costly is not None:
         for is_watched in (False, True):
             in_first_cut = pair.cut(watched=is_watched).residuals
             texts[False, is_watched] += describe_cut(costly, in_first_cut)
-    if len(set(texts.values())) == 1 and not pair.keeps_apart:
+    if len(set(texts.values())) == 1 and not keeps_apart(pair):
         return f"kept for backward:{texts[False, False]}"
     backends: dict[str, list[str]] = {}
     for backend in in_use():

@@ -29,13 +29,14 @@ from multigrad.core.lowering.derivatives import pullback, pullbacks
 from multigrad.core.lowering.lower import emit_rule
 from multigrad.core.ops.properties import CONSTANT, LINEAR, Domain
 from multigrad.core.ops.table import DECLARED, composite, parts_of
-from multigrad.core.passes import decisions, facts, memory, residuals
+from multigrad.core.passes import decisions, facts, memory
 from multigrad.core.passes.simplify import simplify
 from multigrad.core.trace.trace import Trace, apply
 from multigrad.core.trace.xp import all as neutral
 from multigrad.core.trace.xp import ops as recorded
 from multigrad.core.trace.xp import transposes
 from multigrad.engine.functions.proof.meanings import run_bounded
+from multigrad.engine.passes import residuals
 from multigrad.engine.passes.verify import verify
 from multigrad_conformance.declared import Case, cases
 from multigrad_conformance.ops.test_ops_arrays import REDUCTIONS

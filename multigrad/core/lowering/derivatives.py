@@ -1,27 +1,15 @@
-"""Derivatives of graphs. Reverse mode, from the VJP of each op: `pullback`, `pullbacks`,
-`accumulate_all`; and forward mode, `tangent_map`, from the graph of a backward.
+"""Derivatives of graphs in reverse mode, from the VJP of each op: `pullback`, `pullbacks`,
+`accumulate_all`.
 
 It gives the true derivative of a forward without a rule, and the oracle of the tests. The result is
 a graph like any other: it can be lowered, shown and differentiated again. The nodes are walked from
 the outputs to the inputs. Each turns its cotangent into one share for each operand, and the shares
 of a value add up to its cotangent.
-
-A function with a gradient of its own, called inside another capture, is part of the outer graph.
-`record_call` puts a `call` node around each of its outputs, whose value is that output and whose
-operands are the function's inputs. A derivative that meets it passes through the function's own
-backward (`GradientCalls.pull`), and never the ops. For `y = f(x)`, where the function computed
-`exp(x)`:
-
-    x ──► exp ──► call(f, 0) ──► y        values: along all of it
-    x ◄────────── call(f, 0) ◄── y        derivatives: f's backward, a graph of its own
-
-Once derivatives are taken, `drop_calls` takes the nodes out of the graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import UnsupportedOp
@@ -33,155 +21,56 @@ from ..ir.graph import (
     Region,
     dependents,
     every_node,
-    key_of_loop,
     make_node,
-    regions_in,
-    regions_of,
     walk,
 )
-from ..ir.op import FLOAT8, KEY, UNKNOWN, T, Type, is_float
+from ..ir.op import FLOAT8, KEY, UNKNOWN, T, is_float
 from ..ops.properties import CONSTANT, LINEAR, ZERO, spread
 from ..passes.facts import draws
-from ..passes.residuals import marks
-from ..passes.simplify import rebuild, simplify, substitute
+from ..passes.simplify import substitute
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.threads import SERIALS
 from ..trace.trace import Trace, Value, apply, made_in_memory
 from ..trace.xp import all as xp
 
 
-# --- calls of functions with a gradient of their own ----------------------------------------------
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CustomCall:
-    """One call of a function inside a capture; an attribute of its `call` nodes.
-
-    Attributes:
-        backward: `*cotangents, *names -> *gradients` of the inputs `wrt`.
-        cotangents: the names of the backward's inputs for the outputs' cotangents.
-        names: of the operands of its nodes, after the value.
-        wrt: those of `names` that the backward gives gradients of.
-        outputs: the values of the function's outputs.
-        refused: by input name, the message for a derivative with respect to it.
-        serial: tells it from all others; a later call has a larger one.
+# --- calls of functions with a gradient of their own, and loops: the engine's ---------------------
+@provided
+def split_calls(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """Return the graph with ops instead of calls of functions that have their own gradients, and
+    the names of those whose gradients a derivative of it would need.
     """
-
-    backward: Graph
-    cotangents: tuple[str, ...]
-    names: tuple[str, ...]
-    wrt: tuple[str, ...]
-    outputs: tuple[Node, ...]
-    refused: Mapping[str, str] = field(default_factory=dict)
-    serial: int = field(default_factory=lambda: next(SERIALS))
-
-    def __repr__(self) -> str:
-        return f"<call {self.serial} of {self.backward.name}>"
+    raise UnsupportedOp(f"{graph.name!r} has a loop or a call, which {NEEDS_ENGINE}")
 
 
-# --- to record a call, and to take calls out ------------------------------------------------------
-def record_call(trace: Trace, called: CustomCall, inputs: Sequence[Node]) -> list[Value]:
-    """Return the outputs of a call; derivatives pass through its own backward."""
-    nodes = [_call_node(called, position, inputs) for position in range(len(called.outputs))]
-    return [trace.named(trace.value(node)) for node in nodes]
+def without_calls(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    return split_calls(graph) if ops.CALL in graph.ops or graph.loops else (graph, ())
 
 
-def _call_node(call: CustomCall, position: int, inputs: Sequence[Node]) -> Node:
-    output = call.outputs[position]
-    attrs = {"function": call, "position": position}
-    return make_node(ops.CALL, (output, *inputs), attrs, output.type)
-
-
-def route_gradient(trace: Trace, value: Node, to: Node) -> Value:
-    """Return the value of one node, whose cotangent is passed unchanged to another node."""
-    return trace.named(trace.value(route(value, to)))
-
-
-def route(value: Node, to: Node) -> Node:
-    """Return a distinct node of the same value, whose cotangent is passed unchanged to `to`."""
-    grad_out = make_node(ops.INPUT, (), {"name": "grad_out"}, to.type)
-    identity = Graph("", (grad_out,), (grad_out,))
-    call = CustomCall(identity, ("grad_out",), ("x",), ("x",), (value,))
-    return _call_node(call, 0, [to])
-
-
-def gradients_lost(graph: Graph) -> tuple[str, ...]:
-    """Return the names of the functions whose gradients a derivative of the graph would need.
-
-    Without its calls the graph has only their ops. A derivative passes neither through bools and
-    integers nor through a marked output, whose gradient is that of the whole pair. The name of
-    what `route` returns is "".
-    """
-    found: dict[str, None] = {}
-    seen: set[Node] = set()
-    pending = list(graph.outputs)
-    while pending:
-        node = pending.pop()
-        if node in seen or not is_float(node.type) or node.op in (ops.STOP_GRADIENT, ops.OUTPUT):
-            continue
-        seen.add(node)
-        if node.op is ops.CALL:
-            found[node.attr("function").backward.name] = None
-        for region in regions_of(node):
-            found |= dict.fromkeys(gradients_lost(region.graph))
-        pending += node.operands_read
-    return tuple(found)
-
-
-def drop_calls(graph: Graph) -> Graph:
-    """Return the graph without its `call` nodes, those in regions included."""
-    if ops.CALL not in graph.ops and not graph.loops:
-        return graph
-    graph = _drop_in_regions(graph)
-    # A call may be the value of another call, so one pass is not enough.
-    while calls := [node for node in graph.nodes if node.op is ops.CALL]:
-        graph = substitute(graph, {node: node.operands[0] for node in calls})
-    return graph
-
-
-def _drop_in_regions(graph: Graph) -> Graph:
-    regions = regions_in(graph)
-    if not any(node.op is ops.CALL for each in regions for node in every_node(each.graph)):
-        return graph
-
-    def drop(node: Node) -> Node:
-        plain = {
-            name: Region(simplify(drop_calls(value.graph)))
-            for name, value in node.attrs
-            if isinstance(value, Region)
-        }
-        if not plain:
-            return node
-        return make_node(node.op, node.operands, {**dict(node.attrs), **plain}, node.type)
-
-    return rebuild(graph, drop)
-
-
-# --- the derivative of a call ---------------------------------------------------------------------
-def pull_call(
-    trace: Trace, node: Node, cotangents: Mapping[int, Any], active: Collection[Node]
-) -> list[Value | None]:
-    """Return the share of each operand of a call's node.
+@provided
+def pull_joined(
+    trace: Trace,
+    node: Node,
+    order: Sequence[Node],
+    *,
+    joined: dict[Node, list[Node]],
+    known: Mapping[Node, Any],
+    active: Collection[Node],
+) -> Sequence[Value | None]:
+    """Return the share of each operand of a call or scan, by the last node of its results.
 
     Args:
-        cotangents: those of the call's outputs that are known, by position.
+        joined: a place for the nodes that are results of the same one, by each of them.
+        known: the cotangents.
         active: the nodes that depend on what the derivative is taken with respect to.
     """
-    call: CustomCall = node.attr("function")
-    operands = node.operands[1:]
-    for name, operand in zip(call.names, operands, strict=True):
-        if name in call.refused and operand in active:
-            raise trace.error(f"takes a derivative that is not there: {call.refused[name]}")
-    inputs: dict[str, Any] = {
-        name: cotangents[i] if i in cotangents else xp.zeros_like(trace.value(output))
-        for i, (name, output) in enumerate(zip(call.cotangents, call.outputs, strict=True))
-    }
-    inputs |= {n: trace.value(o) for n, o in zip(call.names, operands, strict=True)}
-    outputs = {
-        position: trace.value(_call_node(call, position, operands))
-        for _, position in marks(call.backward)
-    }
-    gradients = replay(trace, call.backward, inputs, outputs)
-    by_name = dict(zip(call.wrt, gradients, strict=True))
-    return [None, *(by_name.get(name) for name in call.names)]
+    raise UnsupportedOp(f"the derivative of a loop {NEEDS_ENGINE}")
+
+
+@provided
+def retyped(trace: Trace, node: Node, operands: Sequence[Node]) -> dict[str, Region]:
+    """Return the regions of a loop, recorded anew with the types that its operands have here."""
+    return {}
 
 
 # --- to record a graph's ops anew -----------------------------------------------------------------
@@ -217,7 +106,7 @@ def replay(
             if attrs.get("dtype") == T:
                 attrs["dtype"] = dtype
             if node.op.loop:
-                attrs |= _retyped(trace, node, [done[operand].node for operand in node.operands])
+                attrs |= retyped(trace, node, [done[operand].node for operand in node.operands])
             done[node] = apply(node.op, *(done[operand] for operand in node.operands), **attrs)
             place = graph.locations.get(node)
             if place is not None and isinstance(done[node], Value):
@@ -246,23 +135,6 @@ def draw_in(trace: Trace, *graphs: Graph) -> tuple[list[Graph], dict[str, Value]
         if place is not None:
             trace.source.locations.setdefault(keys[f"draw {j}"].node, place)
     return with_inputs, keys
-
-
-def _retyped(trace: Trace, node: Node, operands: Sequence[Node]) -> dict[str, Region]:
-    # The regions of a loop are recorded anew with the types that its operands have here.
-    regions = {name: value for name, value in node.attrs if isinstance(value, Region)}
-    for name, region in regions.items():
-        inputs = []
-        for input_node, operand in zip(region.graph.inputs, operands, strict=True):
-            given_type, shape = operand.type, input_node.type.shape
-            # The shape becomes unknown if it may change.
-            shape = shape if shape == given_type.shape else UNKNOWN
-            type_ = Type(given_type.kind, given_type.dtype, shape)
-            inputs.append(make_node(ops.INPUT, (), dict(input_node.attrs), type_))
-        values = {each.attr("name"): trace.value(each) for each in inputs}
-        outputs = tuple(value.node for value in replay(trace, region.graph, values))
-        regions[name] = Region(Graph(name, tuple(inputs), outputs))
-    return regions
 
 
 # --- reverse mode and forward mode ----------------------------------------------------------------
@@ -321,22 +193,18 @@ def accumulate_all(
     # Dependence by shape alone carries no derivative.
     passing = [node for node in order if node.op is not ops.STOP_GRADIENT]
     active = dependents(passing, targets, by_value=True)
-    results = _results_of_one(order)
+    joined: dict[Node, list[Node]] = {}
     for node in reversed(order):
         if node not in active or node.op is ops.INPUT:
             continue
         shares: Sequence[Value | None]
-        if node in results:
-            nodes = results[node]
-            cotangents = {n.attr("position"): known[n] for n in nodes if n in known}
-            # The walk is in reverse, so the first node comes last, when all cotangents are known.
-            if node is not nodes[0] or not cotangents:
-                continue
-            pull = pull_call if node.op is ops.CALL else pull_scan
-            shares = pull(trace, node, cotangents, active)
+        if node.op is ops.CALL or node.op.loop == "rows":
+            shares = pull_joined(trace, node, order, joined=joined, known=known, active=active)
         elif node in known:
             shares = _pull_op(trace, node, known[node])
         else:
+            continue
+        if not shares:  # of what has other results, which come first
             continue
         for operand, share in zip(node.operands, shares, strict=True):
             if share is None or operand not in active or not is_float(operand.type):
@@ -348,24 +216,6 @@ def accumulate_all(
                 )
             add(operand, _match(trace, share, operand))
     return [known.get(target) for target in targets]
-
-
-def _results_of_one(order: Sequence[Node]) -> dict[Node, list[Node]]:
-    """Return the nodes of calls and scans, each with all that are results of the same one."""
-    nodes_of: dict[Any, list[Node]] = {}
-    for node in order:
-        if node.op is ops.CALL or node.op.loop == "rows":
-            key = node.attr("function") if node.op is ops.CALL else key_of_loop(node)
-            nodes_of.setdefault(key, []).append(node)
-    return {node: nodes for nodes in nodes_of.values() for node in nodes}
-
-
-@provided
-def pull_scan(
-    trace: Trace, node: Node, cotangents: Mapping[int, Any], active: Collection[Node]
-) -> Sequence[Value | None]:
-    """Return the share of each operand of a scan, as `pull_call` of a call."""
-    raise UnsupportedOp(f"the derivative of a loop {NEEDS_ENGINE}")
 
 
 def _pull_op(trace: Trace, node: Node, cotangent: Any) -> Sequence[Value | None]:

@@ -31,7 +31,6 @@ from ..ir.results import OWNING
 from ..passes.simplify import is_elementwise, rebuild, scalar_function, symbol_function
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.records import cached_property
-from .function_graph import PACK, UNPACK
 
 # Binding strength of infix symbols, weakest first; comparisons do not chain, so they get
 # parentheses.
@@ -426,9 +425,9 @@ class Writer:
 
     def native(self, op: ops.Op) -> Any:
         """Return the backend's callable of an op, or raise UnsupportedOp with the reason."""
-        if op in (PACK, UNPACK) and self.backend.kernels.bits is not None:
-            return self.backend.kernels.bits[op is UNPACK]
         kernels = self.backend.kernels
+        if op.name in BITS and kernels.bits is not None:
+            return kernels.bits[BITS.index(op.name)]
         native = kernels.exact.get(op) or kernels.rows.get(op, INFIX if op.symbol else None)
         native = kernels.fast.kernels.get(op, native)
         if native is None:
@@ -540,6 +539,7 @@ def write_where_it_fits(kernel: Any, plain: Any, position: int) -> Any:
 
 
 INFIX: Any = "written as an infix symbol"
+BITS = ("pack_bits", "unpack_bits")  # masks as bits, which the engine's cuts have
 
 
 def _wrap(text: str, strength: int, needed: int) -> str:

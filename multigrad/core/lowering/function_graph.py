@@ -1,48 +1,34 @@
 """`FunctionGraph`: the forward and backward graphs of a replaced gradient, and what they are.
 
 A FunctionGraph is never changed: each step returns another one. In order: what is asked of it, the
-pairs that lowering makes of it, its cuts; then masks that are kept as bits.
+pairs that lowering makes of it, its cuts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, replace
-from typing import Any
 
 from ...errors import TraceError, UnsupportedOp
 from .. import ops
-from ..backend.contract import Backend
-from ..backend.rows import kernel
-from ..ir.graph import Graph, Node, make_node
-from ..ir.op import BOOL, SCALAR_SHAPE, UNKNOWN, Op, Type, is_float
-from ..ir.results import kept
-from ..passes.decisions import with_exact_decisions
-from ..passes.memory import nodes_of, without_memory
-from ..passes.residuals import (
-    Keepable,
-    ResidualCut,
-    Roles,
-    computed_at_cost,
-    cut_residuals,
-    drop_marks,
-    is_kept_copy,
-    keep_inputs,
-    marks,
-)
-from ..passes.simplify import rename_inputs, simplify, substitute
+from ..backend.contract import Autodiff, Backend
+from ..backend.emitted import Aliasing
+from ..ir.graph import Graph
+from ..ir.op import Op, Type, is_float
+from ..ir.results import OWNING
+from ..passes.decisions import EXACT_OPS, with_exact_decisions
+from ..passes.memory import passed, without_memory
+from ..passes.residuals import Keepable, ResidualCut, Roles, cut_residuals
+from ..passes.simplify import rename_inputs, simplify
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.params import Fused
 from ..support.records import record
 from ..trace.trace import NeedsConcrete
-from .derivatives import drop_calls, gradients_lost, pullbacks
+from .derivatives import pullbacks, without_calls
 
-# Of what `residuals=` may be: what forward keeps.
-TIME = "time"
-CHEAP_MASKS = ("mask", "packed", "recompute")
-PACKED = ("packed", "recompute")
-
+# The ops of plain rules.
+PLAIN = frozenset((ops.INPUT, ops.CONST, *ops.CORE_OPS, *EXACT_OPS))
 # The names that residuals, cotangents and outputs get, and the shapes that backward compares with.
 OWN_NAMES = re.compile(r"(kept|history|grad_out|output|tangent)(_\d+)?|shape_of_\w+")
 
@@ -157,53 +143,32 @@ class FunctionGraph:
             self._known_derivative.append(self._is_derivative())
         return self._known_derivative[0]
 
-    @property
-    def keeps_apart(self) -> bool:
-        """Whether the code keeps what it computed of an input, so that a write to it matters."""
-        is_chosen = self.residuals in ("auto", TIME)
-        return is_chosen and (bool(self.unkept) or self._keeps_copies)
-
-    def reads_unkept(self, cut: ResidualCut) -> bool:
-        """Return whether a cut reads values of inputs or outputs that the code did not keep itself,
-        or may compute again what it kept.
-        """
-        return self._keeps_copies or not {*self.unkept}.isdisjoint(
-            {*cut.residuals}.difference(cut.likes)
-        )
-
     def _is_derivative(self) -> bool:
+        backward = self.backward
         computed_outputs = [output for output in self.forward.outputs if output.op is not ops.INPUT]
-        if set(self.backward.nodes).isdisjoint(computed_outputs) and not self._scans:
+        if {*backward.nodes}.isdisjoint(computed_outputs) and "rows" not in backward.loops:
             return False  # where none is even read, the answer is of no use
-        if marks(self.backward):  # a derivative has none
+        if ops.OUTPUT in backward.ops:  # a derivative reads no output as forward gave it
             return False
         try:
             derivative = simplify(pullbacks(self.forward, self.wrt, self.seeds))
         except (UnsupportedOp, TraceError, NeedsConcrete):
             return False
-        return derivative.outputs == without_memory(self.backward).outputs
-
-    @property
-    def _scans(self) -> bool:
-        return "rows" in self.backward.loops
-
-    @property
-    def _keeps_copies(self) -> bool:
-        return any(map(is_kept_copy, nodes_of(self.backward, ops.MEMORY)))
+        return derivative.outputs == without_memory(backward).outputs
 
     def without_calls(self) -> FunctionGraph:
         """Return the pair with ops instead of calls of functions that have their own gradients.
 
         `pushed` keeps them, because a saved pair is without it.
         """
-        pair = self.mapped(drop_calls)
-        if pair is self:
+        (forward, _), (backward, lost) = map(without_calls, (self.forward, self.backward))
+        if forward is self.forward and backward is self.backward:
             return self
-        lost = (*self.lost, *gradients_lost(self.backward))
+        lost = (*self.lost, *lost)
         return replace(
             self,
-            forward=replace(simplify(pair.forward), origin=self.forward.origin),
-            backward=simplify(pair.backward),
+            forward=replace(simplify(forward), origin=self.forward.origin),
+            backward=simplify(backward),
             second_order=self.second_order and not lost,
             lost=lost,
         )
@@ -214,16 +179,6 @@ class FunctionGraph:
         if forward is self.forward and backward is self.backward:
             return self
         return replace(self, forward=forward, backward=backward)
-
-    def without_needless_marks(self) -> FunctionGraph:
-        """Return the pair without marks of outputs, if its gradient is that of their ops."""
-        if not marks(self.backward):
-            # Without marks any cut may keep the outputs.
-            return replace(self, keeps_output=False) if self.keeps_output else self
-        pair = replace(self, backward=simplify(drop_marks(self.backward)))
-        if self.first_order or not self.second_order or pair.is_derivative:
-            return self if pair.keeps_apart and pair.reads_unkept(pair.cut()) else pair
-        return self
 
     def with_safe_names(self, reserved: Iterable[str]) -> FunctionGraph:
         """Return the pair with new names for params and inputs that are words of emitted code."""
@@ -260,116 +215,109 @@ class FunctionGraph:
         forward, backward, *pushed = exact
         return replace(self, forward=forward, backward=backward, pushed=next(iter(pushed), None))
 
-    def with_histories(self) -> FunctionGraph | None:
-        """Return the pair whose forward runs the scans that backward reads; None without scans."""
-        return run_scans_of_backward(self) if self._scans else None
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a rule made of the core's ops alone, whose residuals are not chosen."""
+        is_rule = self.is_rule and self.residuals == "auto"
+        return is_rule and self.backward.ops | self.forward.ops <= PLAIN
 
-    def cut_at_inputs(self, pushes: bool = False) -> ResidualCut:
-        """Return the backward split at the inputs, and at outputs that it reads as forward gave
-        them; `pushes`: at those that the author's tangents read, too.
-        """
-        pushed = self.pushed if pushes else None
-        return keep_inputs(self.forward, self.backward, self.roles, pushed)
-
-    def cut(
-        self,
-        floats: bool = False,
-        *,
-        watched: bool = True,
-        packs: bool = False,
-        loops: bool = False,
-        written: bool = False,
-    ) -> ResidualCut:
+    def cut(self, floats: bool = False, *, watched: bool = True, **more: bool) -> ResidualCut:
         """Return the backward split at what forward keeps for it.
 
         Args:
             floats: whether a float kept by forward keeps its derivative.
             watched: whether nobody writes into a kept output unnoticed.
-            packs: whether masks may be kept as bits.
-            loops: whether what scans give is kept, so that none runs again, and with
-                residuals="time" also what cost forward much.
-            written: whether others may write to inputs and outputs.
+            more: what other pairs may keep, as the engine's `cut_otherwise` says.
         """
-        if self.residuals == "input":
-            return self.cut_at_inputs()
-        # The derivative of an output is that of this pair. Unless that is the derivative of its
-        # ops, only marked outputs may be kept.
-        is_promised = self.first_order or (self.keeps_output and self.is_once)
+        if not self.is_plain:
+            return cut_otherwise(self, floats, watched=watched, **more)
         keepable = Keepable(
             floats=floats or self.first_order,
-            outputs=not written and (is_promised or self.is_derivative),
-            deciding=self.is_rule and watched,
-            loops=loops,
-            costly=loops and self.residuals == TIME,
-            bits=self.residuals in CHEAP_MASKS,
-            unkept=self.unkept if written else (),
-            written=written,
+            outputs=self.first_order or self.is_derivative,
+            deciding=watched,
         )
-        cut = cut_residuals(self.forward, self.backward, self.roles, keepable)
-        return pack_masks(cut, self.cotangents) if packs and self.residuals in PACKED else cut
-
-    def cut_with_costly(self, floats: bool) -> ResidualCut | None:
-        """Return the cut of fast code that also keeps costly values; None if there is none."""
-        return self.cut(loops=True) if self.keeps_costly(floats) else None
-
-    def keeps_costly(self, floats: bool) -> bool:
-        """Return whether fast code keeps what cost forward much, with residuals="time" only."""
-        if self.residuals != TIME or floats or self._scans:
-            return False
-        return bool(computed_at_cost(self.forward, self.backward))
+        return cut_residuals(self.forward, self.backward, self.roles, keepable)
 
 
 @provided
-def run_scans_of_backward(pair: FunctionGraph) -> FunctionGraph:
-    """Return the pair whose forward runs the scans that backward reads."""
-    raise UnsupportedOp(f"{pair.name!r} has a loop, which {NEEDS_ENGINE}")
+def cut_otherwise(
+    pair: FunctionGraph,
+    floats: bool = False,
+    *,
+    watched: bool = True,
+    packs: bool = False,
+    loops: bool = False,
+    written: bool = False,
+) -> ResidualCut:
+    """Return the split of a pair that is not plain."""
+    raise UnsupportedOp(f"{pair.name!r} keeps more than a rule of elements, which {NEEDS_ENGINE}")
 
 
-# --- masks as bits --------------------------------------------------------------------------------
+# --- where lowering splits it, and what shares memory ---------------------------------------------
+@record()
+class Cuts:
+    """Where backward is split: `anywhere` in code that may be differentiated.
 
-# Eight to a byte, for residuals="packed" and "recompute". The two ops for it are in emitted graphs
-# only, and call `Kernels.bits`.
-BITS = Type("tensor", "uint8", UNKNOWN)
-PACK = kernel("pack_bits", "mask", kept)
-UNPACK = kernel("unpack_bits", "bits like", kept).with_fields(shape_only=(1,))
-
-
-def pack_masks(cut: ResidualCut, cotangents: Sequence[str]) -> ResidualCut:
-    """Return a cut whose masks are bits, those that a cotangent has the shape of.
-
-    By that cotangent a mask is unpacked.
+    The engine's `WideCuts` have another split for fast code, which keeps more and computes less.
+    `late` are inputs that only code reads which may be differentiated.
     """
-    cotangent_of: dict[Any, Node] = {}  # by shape
-    for node in cut.backward.inputs:
-        if node.attr("name") in cotangents and node.type.kind == "tensor":
-            cotangent_of.setdefault(node.type.shape, node)
-    input_of = {node.attr("name"): node for node in cut.backward.inputs}
-    outputs, changes = [], {}
-    for name, node in zip(cut.computed, cut.keep.outputs, strict=True):
-        like = cotangent_of.get(node.type.shape)
-        # Without a cotangent of its shape, nothing would tell how many bits to unpack.
-        if node.type.dtype != BOOL or node.type.shape in (UNKNOWN, SCALAR_SHAPE) or like is None:
-            outputs.append(node)
-            continue
-        outputs.append(make_node(PACK, (node,), {}, BITS))
-        mask = input_of[name]
-        bits = make_node(mask.op, (), {"name": name}, BITS)
-        changes[mask] = make_node(UNPACK, (bits, like), {}, mask.type)
-    if not changes:
-        return cut
-    inputs = [
-        changes[node].operands[0] if node in changes else node for node in cut.backward.inputs
-    ]
-    backward = replace(substitute(cut.backward, changes), inputs=tuple(inputs))
-    return replace(cut, keep=replace(cut.keep, outputs=tuple(outputs)), backward=backward)
+
+    anywhere: ResidualCut
+    late: tuple[str, ...] = ()
+
+    @property
+    def is_wide(self) -> bool:
+        return False
+
+    @property
+    def histories(self) -> tuple[str, ...]:
+        """The residuals that fast code keeps in addition."""
+        return ()
+
+    @property
+    def likes(self) -> tuple[str, ...]:
+        """The residuals of which no code of backward reads more than the shape and dtype."""
+        return self.anywhere.likes
+
+    def split(
+        self, graphs: FunctionGraph, autodiff: Autodiff, *, wide: bool, fast: bool
+    ) -> tuple[ResidualCut, Graph | None]:
+        """Return the split of some code, and the graph of forward joined with what it keeps."""
+        return self.anywhere, None
 
 
-def without_packing(keep: Graph, backward: Graph) -> tuple[Graph, Graph]:
-    """Return the graphs with the masks of `pack_masks` as bools, for code that packs by itself."""
-    outputs = [node.operands[0] if node.op is PACK else node for node in keep.outputs]
-    masks = {
-        node: make_node(node.operands[0].op, (), {"name": node.operands[0].attr("name")}, node.type)
-        for node in backward.nodes
-        if node.op is UNPACK
-    }
-    return replace(keep, outputs=tuple(outputs)), substitute(backward, masks)
+def find_cuts(
+    graphs: FunctionGraph, backend: Backend, *, forward_mode: bool, fast: bool, compiled: bool
+) -> Cuts:
+    """Split backward as a backend's code needs it.
+
+    Args:
+        forward_mode: whether the object pushes tangents itself.
+        fast: whether the backend has fast code.
+        compiled: whether a compiler reads the code, which takes no derivative of loops.
+    """
+    autodiff = backend.autodiff
+    if forward_mode or not graphs.is_plain:
+        return find_other_cuts(
+            graphs, backend, forward_mode=forward_mode, fast=fast, compiled=compiled
+        )
+    is_watched = autodiff.watches_outputs
+    return Cuts(graphs.cut(autodiff.keeps_float_derivatives, watched=is_watched))
+
+
+@provided
+def find_other_cuts(
+    graphs: FunctionGraph, backend: Backend, *, forward_mode: bool, fast: bool, compiled: bool
+) -> Cuts:
+    """Split backward of a pair that is not plain, or for forward mode."""
+    return Cuts(graphs.cut(backend.autodiff.keeps_float_derivatives))
+
+
+def find_aliasing(graphs: FunctionGraph) -> Aliasing:
+    """Return which outputs may be an input, a view of one, or another output."""
+    outputs = graphs.forward.outputs
+    sources = [*map(passed, outputs)]
+    passing = [i for i, node in enumerate(sources) if node.op is ops.INPUT]
+    sharing = [i for i, node in enumerate(sources) if node in sources[:i]]
+    views = [i for i, node in enumerate(outputs) if node.op.result not in OWNING]
+    return Aliasing(passed=tuple(passing), shared=tuple(sharing), views=tuple(views))

@@ -61,11 +61,10 @@ from ..support.threads import SERIALS, build_once
 from ..support.trees import Tensor
 from ..trace.trace import dtype_name
 from .checks import bind_checks, find_lacking, refuse_lacking, second_refusal, shape_check
-from .cuts import Cuts, WideCut, find_aliasing, find_cuts, join_forward_and_keep, shares_work
-from .derivatives import drop_calls, gradients_lost, is_linear
+from .derivatives import is_linear, without_calls
 from .emit import Emission, emit_body
 from .forwards import Forward
-from .function_graph import OWN_NAMES, FunctionGraph
+from .function_graph import OWN_NAMES, Cuts, FunctionGraph, find_aliasing, find_cuts
 
 # --- emitted source as functions ------------------------------------------------------------------
 MOST_EMITTED = 16  # functions of one rule: by backend, and by what it asks of its input
@@ -166,8 +165,8 @@ def emit_bare_rule(graph: Graph, backend: Backend) -> Callable[..., Any]:
 def _emit_graph(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], bool, str]:
     """Return the function, whether it works element by element, and its source."""
     emission = Emission(backend, graph.name)
-    lost, forbid = gradients_lost(graph), backend.autodiff.forbid_derivative
-    (graph,) = with_exact_decisions([drop_calls(graph)], backend.kernels.exact)
+    (graph, lost), forbid = without_calls(graph), backend.autodiff.forbid_derivative
+    (graph,) = with_exact_decisions([graph], backend.kernels.exact)
     name = identifier(graph.name)
     emission.taken.add(name)  # a rule may be called as an op that it uses
     body = emit_body(graph, emission)
@@ -202,7 +201,7 @@ def run_reference(graph: Graph, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
     emission = Emission(load_backend("numpy"), graph.name)
     # The name of the function that is compiled below.
     emission.taken.add("reference")
-    body = emit_body(drop_calls(graph), emission)
+    body = emit_body(without_calls(graph)[0], emission)
     results = "".join(f"{each}, " for each in body.results)
     function, _ = _compile("reference", body, f"({results})", emission)
     with np.errstate(all="ignore"):
@@ -371,32 +370,29 @@ def _prepare(graphs: FunctionGraph, backend: Backend, style: Style, checks: bool
 def _emit_codes(lowering: Lowering, cuts: Cuts) -> tuple[Code, Code]:
     """Emit the code that may run anywhere and the fast code, with checks of dtypes if asked for."""
     autodiff = lowering.backend.autodiff
-    wide = cuts.wide if autodiff.keeps_float_derivatives else None
-    code = fast = _emit(lowering, cuts.anywhere, wide, lowering.is_fast and autodiff.only_fast)
-    differs = lowering.is_fast or (lowering.style == "compiled" and cuts.wide is not None)
+    is_only = lowering.is_fast and autodiff.only_fast
+    code = fast = _emit(lowering, cuts, wide=autodiff.keeps_float_derivatives, fast=is_only)
+    differs = lowering.is_fast or (lowering.style == "compiled" and cuts.is_wide)
     if differs and not autodiff.only_fast:
-        fast = _emit(lowering, cuts.anywhere, cuts.wide, lowering.is_fast)
+        fast = _emit(lowering, cuts, wide=True, fast=lowering.is_fast)
     return _check_dtypes(lowering, code, fast) if lowering.checks else (code, fast)
 
 
-def _emit(lowering: Lowering, anywhere: ResidualCut, wide: WideCut | None, fast: bool) -> Code:
-    """Emit the code of one split: the wide one if it is given."""
-    forward, emission = lowering.graphs.forward, lowering.emission
-    graphs, cut = (lowering.graphs, anywhere) if wide is None else (wide.graphs, wide.cut)
+def _emit(lowering: Lowering, cuts: Cuts, *, wide: bool, fast: bool) -> Code:
+    """Emit the code of one split: `wide`, of the one that keeps more, if there is one."""
+    graphs, emission = lowering.graphs, lowering.emission
     prepared = Prepared() if fast and lowering.prepares else None
-    autodiff = lowering.backend.autodiff
-    may_join = autodiff.joins_loops and (fast or autodiff.keeps_float_derivatives)
-    may_join = may_join and not graphs.is_rule
-    joins = wide is not None or (may_join and shares_work(graphs, cut, fast))
+    cut, joined = cuts.split(graphs, lowering.backend.autodiff, wide=wide, fast=fast)
     # Where forward is joined with `keep`, that gives nothing by itself.
-    keep = Graph("keep", anywhere.keep.inputs, ()) if joins else anywhere.keep
+    keep = cuts.anywhere.keep
+    keep = keep if joined is None else Graph("keep", keep.inputs, ())
     return Code(
         # An activation's forward is the same under every rule, whose params it does not read.
-        emit_body(forward, emission, fast, None if graphs.is_rule else prepared),
+        emit_body(graphs.forward, emission, fast, None if graphs.is_rule else prepared),
         emit_body(keep, emission, fast, prepared),
         emit_body(cut.backward, emission, fast, prepared),
         prepared,
-        emit_body(join_forward_and_keep(graphs, cut), emission, fast, prepared) if joins else None,
+        None if joined is None else emit_body(joined, emission, fast, prepared),
     )
 
 
@@ -438,7 +434,7 @@ def _origin(lowering: Lowering, cuts: Cuts) -> Origin:
         compiled=lowering.style == "compiled",
         fused=graphs.fused,
         casts=graphs.casts_in(lowering.backend),
-        graphs=(graphs.forward, cut.keep, cut.backward) if cuts.wide is None else None,
+        graphs=(graphs.forward, cut.keep, cut.backward) if not cuts.is_wide else None,
         input_types=tuple(map(graphs.type_of, graphs.inputs)),
         output_types=tuple([node.type for node in graphs.forward.outputs]),
         gradient_types=tuple([node.type for node in graphs.backward.outputs]),

@@ -40,6 +40,7 @@ APART = ops.STOP_GRADIENT.with_fields(
     name="apart", vjp=by_formula("apart_vjp", ("x",), "ct"), degree=linear
 )
 ROUNDED = APART.with_fields(name="rounded")
+EXACT_OPS = (*EXACT.values(), NUMBER_OVER, APART, ROUNDED)
 ARITHMETIC = named("add sub mul div square sqrt rsqrt reciprocal pow")
 # No compiler joins what these read with what reads them, or with a part of their own.
 SEPARATE = named("""

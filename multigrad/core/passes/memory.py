@@ -19,6 +19,7 @@ PASSING = frozenset(("cast", "sum_to", "broadcast_to", "all_sum", "all_max"))
 CONSTANT = "array"
 # Ours is a view where the code's own result is none: `x.max(1)[0]`, of which we drop an axis.
 COPY, ALIAS, OWN = "copy", "alias", "own"
+KEPT = "kept"  # as `MEMORY` says it: a value that the code keeps, which is not computed again
 
 
 def nodes_of(graph: Graph, op: Op) -> Sequence[Node]:
@@ -97,3 +98,12 @@ def without(graph: Graph, op: Op, is_meant: Callable[[Node], bool] | None = None
     while nodes := [*filter(is_meant, nodes_of(graph, op))]:
         graph = substitute(graph, {node: node.operands[0] for node in nodes})
     return graph
+
+
+def is_kept_copy(node: Node) -> bool:
+    return node.op is ops.MEMORY and node.attr("how") == KEPT
+
+
+def without_kept(graph: Graph) -> Graph:
+    """Return a graph that may compute again what code keeps."""
+    return without(graph, ops.MEMORY, is_kept_copy)

@@ -20,29 +20,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .. import ops
-from ..ir.graph import OPERANDS, Graph, Node, dependents, make_node, walk
+from ..ir.graph import OPERANDS, Graph, Node, make_node, walk
 from ..ir.op import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Op, T, Type, is_float
 from ..support.records import record
-from .memory import COPY, in_memory, nodes_of, owned, owner_of_memory, without
+from .memory import COPY, in_memory, is_kept_copy, without_kept
 from .simplify import substitute
-
-
-def mark_output(node: Node, position: int) -> Node:
-    """Return the node of an output of this value in backward; itself if no float tensor."""
-    if node.type.kind != "tensor" or not is_float(node.type):
-        return node
-    return make_node(ops.OUTPUT, (unmarked(node),), {"position": position}, node.type)
-
-
-def unmarked(node: Node) -> Node:
-    while node.op is ops.OUTPUT:
-        (node,) = node.operands
-    return node
-
-
-def marks(graph: Graph) -> tuple[tuple[Node, int], ...]:
-    """Return the marked nodes that a graph reads, each with the position of its output."""
-    return tuple([(node, node.attr("position")) for node in nodes_of(graph, ops.OUTPUT)])
 
 
 def as_input(node: Node, name: str) -> Node:
@@ -73,69 +55,9 @@ def decide_by_outputs(forward: Graph, backward: Graph, names: Sequence[str]) -> 
     return substitute(backward, replacements)
 
 
-def drop_marks(graph: Graph) -> Graph:
-    """Return a graph in which marked outputs are replaced by the nodes that computed them."""
-    return without(graph, ops.OUTPUT)
-
-
-def mark_everywhere(graph: Graph, outputs: Sequence[Node]) -> Graph:
-    """Return a backward in which every node that is an output bears its mark."""
-    mark_of = {
-        node: mark_output(node, position)
-        # Reversed, so that of equal outputs the first position wins.
-        for position, node in reversed([*enumerate(outputs)])
-        if node.op is not ops.INPUT
-    }
-    return substitute(graph, {node: mark for node, mark in mark_of.items() if mark is not node})
-
-
-KEPT = "kept"  # as `MEMORY` says it: a value that the code keeps, which is not computed again
-
-
-def find_unkept(
-    graph: Graph,
-    computed: Collection[Node],
-    outputs: Mapping[str, Node],
-    *,
-    keeps_outputs: bool = False,
-) -> tuple[tuple[str, ...], Graph]:
-    """Return the names of the inputs that gradients read only through what forward computed and
-    kept, and of the outputs of these that are not kept themselves; and the gradients.
-
-    Marks of copies are left only at what is kept of an input that gradients read itself, too.
-    """
-    kept_outputs = {unmarked(node) for node, _ in marks(graph)}
-    if keeps_outputs:  # marked ones are values that the code keeps, as any others
-        graph = substitute(graph, {n: in_memory(n.operands[0], KEPT) for n, _ in marks(graph)})
-    marks_of_copies = {n: n.operands[0] for n in graph.nodes if is_kept_copy(n)}
-    held = {*marks_of_copies, *(node for node in computed if node.op is not ops.INPUT)}
-    ends = {*held, *(node for node, _ in marks(graph))}
-    direct = {*walk(graph.outputs, reader_of(graph), ends)}
-    tensors = [n for n in graph.nodes if n.op is ops.INPUT and n.type.kind == "tensor"]
-    unkept = [node for node in tensors if node not in direct]
-    later = dependents([*walk(outputs.values())], unkept, by_value=True)
-    names = [node.attr("name") for node in unkept]
-    names += [name for name, n in outputs.items() if n in later and n not in kept_outputs]
-    apart = dependents(graph.nodes, direct.intersection(tensors), by_value=True)
-    changes = {n: source for n, source in marks_of_copies.items() if n not in apart}
-    changes |= {n: in_memory(n, KEPT) for n in held - marks_of_copies.keys() if n in apart}
-    return tuple(names), substitute(graph, changes)
-
-
-def is_kept_copy(node: Node) -> bool:
-    return node.op is ops.MEMORY and node.attr("how") == KEPT
-
-
-def without_kept(graph: Graph) -> Graph:
-    """Return a graph that may compute again what code keeps."""
-    return without(graph, ops.MEMORY, is_kept_copy)
-
-
 # The capacity of what must not be cut: above any sum of costs.
 INFINITE = 1 << 40
 SHAPE_ONLY = operator.attrgetter("shape_only")
-NAMES = "exp expm1 log log1p sin cos tan atan tanh sigmoid erf erfc erfinv pow"
-COSTLY = frozenset(NAMES.split())
 # Costs in 64ths of a byte per element. A computed float costs more than the input, which mostly
 # lives on anyway.
 FULL, REDUCED, SINGLE = 64, 8, 1
@@ -196,25 +118,37 @@ class Roles(NamedTuple):
 class Keepable:
     """What forward may keep for backward instead of the inputs.
 
+    The engine's `KeepMore` says more in the methods: of marks, loops, and tensors that others may
+    write to.
+
     Attributes:
         floats: computed floats (norms as scalars).
         outputs: outputs in place of the inputs.
         deciding: outputs in place of masks, where they decide the same.
-        loops: results of scans, so that no scan runs again.
-        costly: exponentials and the like, so that none is computed again.
-        bits: masks as a bit an element, as if packed, instead of a byte.
-        unkept: the inputs that may not be kept themselves, but a copy, or what is computed of them.
-        written: whether inputs may change, so that what the code keeps is not computed again.
+        apart: what is kept is computed after forward, from its outputs.
     """
 
     floats: bool
     outputs: bool
     deciding: bool = False
-    loops: bool = False
-    costly: bool = False
-    bits: bool = False
-    unkept: Collection[str] = ()
-    written: bool = False
+    apart = True
+
+    def opened(self, backward: Graph, roles: Roles) -> Graph:
+        """Return the backward to cut, in which nothing stands for an input."""
+        return backward
+
+    def price(
+        self, costs: dict[Node, int], backward: Graph, free: Collection[str]
+    ) -> Collection[Node]:
+        """Change costs of nodes; return those below which the cut lies: they are kept or above."""
+        return ()
+
+    def copied(self, backward: Graph, residuals: Collection[Node]) -> Collection[Node]:
+        """Return the inputs of which a copy is kept."""
+        return ()
+
+    def finished(self, cut: ResidualCut, forward: Graph) -> ResidualCut:
+        return cut
 
 
 def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepable) -> ResidualCut:
@@ -225,31 +159,25 @@ def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepa
         backward: `*cotangents, *inputs, *params, [key] -> *gradients`.
         roles: the names of these.
     """
-    backward = backward if keepable.written else without_kept(backward)
-    backward = complements_as_one(outputs_as_inputs(backward, roles))
+    backward = complements_as_one(keepable.opened(backward, roles))
     results = dict(zip(forward.outputs, roles.outputs, strict=True)) if keepable.outputs else {}
-    costly = computed_at_cost(forward, backward) if keepable.costly else ()
-    total, residuals = choose(backward, roles, results, keepable, again=costly)
+    total, residuals = choose(backward, roles, results, keepable)
     # A rectifier's output is mostly kept by the next layer, so it is counted as free here.
     variant = decide_by_outputs(forward, backward, roles.outputs) if keepable.deciding else backward
     if variant is not backward:
         variant_total, variant_nodes = choose(variant, roles, results, keepable, free=roles.outputs)
         if variant_total < total:
             backward, residuals = variant, variant_nodes
-    is_apart = not (keepable.loops or keepable.costly)
     names: dict[Node, str] = {}
     computed = 0
-    values: set[Node] = set()
-    if keepable.unkept:
-        values.update(walk(backward.outputs, reader_of(backward), residuals))
+    copied = keepable.copied(backward, residuals)
     for node in residuals:
-        is_copied = node in values and is_named(node, keepable.unkept)
-        if node.op is ops.INPUT and not is_copied:
+        if node.op is ops.INPUT and node not in copied:
             names[node] = node.attr("name")
         elif node in results:
             names[node] = results[node]
         else:
-            prefix = "kept" if is_apart else "history"
+            prefix = "kept" if keepable.apart else "history"
             names[node] = f"{prefix}_{computed}" if computed else prefix
             computed += 1
     # Small outputs that backward would compute again are kept too: reductions of the input, such as
@@ -257,15 +185,9 @@ def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepa
     again = computed_again(backward, names)
     small = [n for n in results if n.type.kind == "tensor" and isinstance(n.type.shape, tuple)]
     names |= {node: results[node] for node in small if node in again}
-    cut = _split(forward, backward, roles, names, alike=keepable.outputs, apart=is_apart)
-    if not keepable.written:
-        return cut
-    # What is kept of a view, or of an output, is a copy as well: others may write to these.
-    owners = {*map(owner_of_memory, forward.outputs)}
-    pairs = zip(cut.keep.outputs, owned(cut.keep, owners).outputs, strict=True)
-    # A cast to another dtype is one already, and to its own none in the author's code either.
-    kept = tuple([node if node.op is ops.CAST else own for node, own in pairs])
-    return replace(cut, keep=replace(cut.keep, outputs=kept))
+    is_alike, is_apart = keepable.outputs, keepable.apart
+    cut = split(forward, backward, roles, names, alike=is_alike, apart=is_apart)
+    return keepable.finished(cut, forward)
 
 
 def choose(
@@ -275,12 +197,8 @@ def choose(
     keepable: Keepable,
     *,
     free: Collection[str] = (),
-    again: Collection[Node] = (),
 ) -> tuple[int, list[Node]]:
-    """Return the cost and the nodes to keep.
-
-    An input named in `free` costs next to nothing, and none of `again` is computed again.
-    """
+    """Return the cost and the nodes to keep; an input named in `free` costs next to nothing."""
     known, read = find_known(backward, roles), reader_of(backward)
     # The known nodes that the rest of backward reads.
     unknown = [node for node in backward.nodes if node not in known]
@@ -289,42 +207,12 @@ def choose(
     costs = {node: cost(node, node in results, keepable.floats) for node in known}
     inputs = [node for node in known if node.op is ops.INPUT]
     costs |= {n: SINGLE for n in inputs if n.attr("name") in free}
-    # One more than what is computed of an input.
-    costs |= {n: costs[n] + 2 for n in inputs if n.attr("name") in keepable.unkept}
-    if keepable.bits:
-        bools = [node for node in known if node.type.dtype == BOOL and costs[node] < INFINITE]
-        costs |= {node: max(costs[node] // 8, SINGLE) for node in bools}
-    sources: set[Node] = set()  # the cut lies below them: they are not computed again
-    if keepable.loops:  # of one that is read for its shape alone, compilers leave nothing
-        sources = {node for node in known if node.op.loop == "rows"}
-        sources &= by_value(backward.outputs) if keepable.floats else sources
-        # One more than an input, so that the input wins at a tie.
-        costs |= dict.fromkeys(sources, BYTES[T] * FULL + 1)
-    for node in (*again, *filter(is_kept_copy, nodes_of(backward, ops.MEMORY))):
-        if node in known:
-            costs[node] = SINGLE if node.type.shape == SCALAR_SHAPE else BYTES[T] * FULL + 1
-            sources.add(node)
-    if keepable.written:  # of an input that the code itself keeps, backward reads what it is then
-        held = {n for n in inputs if n.attr("name") not in keepable.unkept}
-        later = dependents([n for n in known if not is_kept_copy(n)], held, by_value=True)
-        costs |= {n: INFINITE for n in later - held if is_float(n.type)}
-    sources |= {node for node in known if is_search(node)}
+    sources = keepable.price(costs, backward, free)
     cut = minimum_cut(costs, needed, sources, read)
     total = sum(costs[node] for node in cut)
     # Inputs above the cut are read for their shape and dtype alone, which takes no bytes.
     above = computed_again(backward, cut)
     return total, [n for n in known if n in cut or (n.op is ops.INPUT and n in above)]
-
-
-def is_named(node: Node, names: Collection[str]) -> bool:
-    """Return whether a node is one of the inputs of these names."""
-    return node.op is ops.INPUT and node.attr("name") in names
-
-
-def is_search(node: Node) -> bool:
-    """Return whether these are few integers that took long to find, which are never found again."""
-    is_part = node.op.name == "getitem" and node.operands[0].op.name == "argsort"
-    return is_part or node.op.name in ("argmax", "argmin")
 
 
 def reader_of(graph: Graph) -> Callable[[Node], Sequence[Node]]:
@@ -341,18 +229,6 @@ def read_by(node: Node) -> list[Node]:
     ]
 
 
-def computed_at_cost(forward: Graph, backward: Graph) -> list[Node]:
-    """Return the nodes of forward that backward would recompute at a high cost.
-
-    These are exponentials and the like and, if there are any, the numbers to which tensors are
-    reduced.
-    """
-    common = {*backward.nodes}.intersection(forward.nodes).difference(forward.outputs)
-    costly = {node for node in common if node.op.name in COSTLY and node.type.kind == "tensor"}
-    numbers = {n for n in common if n.type.kind == "tensor" and n.type.shape == SCALAR_SHAPE}
-    return [n for n in forward.nodes if n in costly or (n in numbers and costly)]
-
-
 def complements_as_one(backward: Graph) -> Graph:
     """Return a backward that reads a != b as the complement of a == b, where it reads both."""
     if not {ops.EQ, ops.NE} <= backward.ops:
@@ -364,36 +240,9 @@ def complements_as_one(backward: Graph) -> Graph:
     return substitute(backward, changes) if changes else backward
 
 
-def by_value(outputs: Sequence[Node]) -> set[Node]:
-    """Return the nodes whose numbers, not only shapes, the outputs depend on."""
-    return {*walk(outputs, lambda node: node.operands_read)}
-
-
 def computed_again(backward: Graph, kept: Collection[Node]) -> set[Node]:
     """Return the nodes that backward reads beside what is kept, and not through it."""
     return {*walk(backward.outputs, until=kept)}.difference(kept)
-
-
-def outputs_as_inputs(backward: Graph, roles: Roles) -> Graph:
-    """Return a backward with inputs for the outputs that it reads as forward gave them."""
-    return substitute(
-        backward,
-        {node: as_input(node, roles.outputs[position]) for node, position in marks(backward)},
-    )
-
-
-def keep_inputs(
-    forward: Graph, backward: Graph, roles: Roles, pushed: Graph | None = None
-) -> ResidualCut:
-    """Return the cut that keeps whatever backward reads of inputs and of forward's outputs, and
-    `pushed`, if it runs on the same.
-    """
-    backward = outputs_as_inputs(without_kept(backward), roles)
-    also = () if pushed is None else outputs_as_inputs(pushed, roles).nodes
-    inputs = [node for node in (*also, *backward.nodes) if node.op is ops.INPUT]
-    nodes = {node.attr("name"): node for node in inputs}
-    read_names = [name for name in (*roles.inputs, *roles.outputs) if name in nodes]
-    return _split(forward, backward, roles, {nodes[name]: name for name in read_names}, alike=False)
 
 
 def find_known(backward: Graph, roles: Roles) -> dict[Node, None]:
@@ -495,7 +344,7 @@ def _dtype_carrier(backward: Graph, roles: Roles, names: dict[Node, str]) -> dic
     return {} if carrier is None else {carrier: carrier.attr("name")}
 
 
-def _split(
+def split(
     forward: Graph,
     backward: Graph,
     roles: Roles,

@@ -13,11 +13,12 @@ from contextlib import ExitStack, contextmanager
 from ...core import ops
 from ...core.ir.graph import Node, walk
 from ...core.ir.op import is_float
-from ...core.lowering.derivatives import accumulate_all, route
+from ...core.lowering.derivatives import accumulate_all
 from ...core.passes.facts import IDENTITY
 from ...core.trace.trace import NeedsConcrete, Trace, Value
 from ...core.trace.xp import all as xp
 from ...errors import UnsupportedOp
+from ..lowering.calls import route
 from .dialect import registered_dialects
 
 

@@ -18,7 +18,7 @@ from ...core.functions.parameters import Completion
 from ...core.functions.recipe import Recipe, Variant, check_apart
 from ...core.ir.graph import Graph
 from ...core.ir.questions import crossing, note
-from ...core.lowering.derivatives import CustomCall, draw_in, record_call, replay
+from ...core.lowering.derivatives import draw_in, replay
 from ...core.lowering.forwards import Forward
 from ...core.rules.activation import Activation
 from ...core.rules.activation_function import put_under
@@ -29,6 +29,7 @@ from ...core.trace.lookups import RULE_IN_FORCE, at_present, look_up, note_looku
 from ...core.trace.random_keys import KeySource
 from ...core.trace.source import ORDERS
 from ...core.trace.trace import NeedsConcrete, Trace, Value
+from ..lowering.calls import CustomCall, record_call
 from ..trace.assertions import is_caught
 from .calls.effects import put_notes, put_updates
 from .recording.record import AppliesItself

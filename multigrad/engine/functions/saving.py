@@ -21,7 +21,7 @@ from ...core.ir.op import FLOATS, FLOATS_OF_16_BITS, T
 from ...core.lowering.function_graph import FunctionGraph
 from ...core.lowering.lower import identifier
 from ...core.passes.facts import GIVEN, LIBRARY, ON_NUMBERS
-from ...core.passes.residuals import drop_marks, mark_everywhere, without_kept
+from ...core.passes.memory import without_kept
 from ...core.passes.simplify import rename_inputs, with_dtype
 from ...core.support.params import Fused
 from ...core.support.trees import optree
@@ -29,6 +29,7 @@ from ...core.trace.active_rules import Moving
 from ...core.trace.lookups import is_read
 from ...core.trace.random_keys import FREE, keyed
 from ...errors import FormatError, TraceError, UnsupportedOp
+from ..passes.residuals import drop_marks, mark_everywhere
 from ..passes.serialize import encode_array, encode_graph, encode_value, fail, read_fields
 from .documents.format import Data, clean, format_document, hash_of, seal, unseal
 from .documents.functions import STATIC, SavedFunction, decode_function, recipe_of_document

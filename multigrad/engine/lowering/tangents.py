@@ -16,16 +16,18 @@ from ...core.backend.emitted import Body, Checks
 from ...core.ir.graph import Graph, Node, derive_node, make_node
 from ...core.ir.op import UNKNOWN, is_float
 from ...core.lowering.checks import second_refusal
-from ...core.lowering.derivatives import accumulate_all, drop_calls, gradients_lost, is_linear
+from ...core.lowering.derivatives import accumulate_all, is_linear
 from ...core.lowering.emit import emit_body
 from ...core.lowering.function_graph import FunctionGraph
 from ...core.lowering.lower import Lowering
-from ...core.passes.residuals import ResidualCut, by_value, outputs_as_inputs
+from ...core.passes.residuals import ResidualCut
 from ...core.passes.simplify import constant, rebuild, rename_inputs, simplify, substitute
 from ...core.trace.coercion import cast_node
 from ...core.trace.trace import Trace, Value
 from ...core.trace.xp import all as xp
 from ...errors import UnsupportedOp
+from ..passes.residuals import by_value, outputs_as_inputs
+from .calls import drop_calls, gradients_lost
 
 
 def emit_tangent(lowering: Lowering, cut: ResidualCut, checks: Checks) -> Body:

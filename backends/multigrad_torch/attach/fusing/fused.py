@@ -21,7 +21,6 @@ from multigrad.core.backend.rows import disabled
 from multigrad.core.ir.graph import Graph, Node
 from multigrad.core.ir.op import BOOL, T
 from multigrad.core.lowering.emit import apply_patterns
-from multigrad.core.lowering.function_graph import PACK, without_packing
 from multigrad.core.passes.simplify import substitute
 from multigrad.engine.lowering.kernel_code.kernels import Kernel, write_kernel
 from multigrad.engine.lowering.kernel_code.passes import (
@@ -30,6 +29,7 @@ from multigrad.engine.lowering.kernel_code.passes import (
     KernelLayout,
     NothingToFuseError,
 )
+from multigrad.engine.passes.residuals import PACK, without_packing
 
 from ...core.kernels.fast import FAST
 from ...core.kernels.masks import unpack

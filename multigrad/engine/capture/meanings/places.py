@@ -15,12 +15,12 @@ import numpy as np
 
 from ....core import ops
 from ....core.ir.op import BOOL, INPUT_SHAPE, INT64, SCALAR_SHAPE, WHOLE, T, is_float
-from ....core.lowering.derivatives import route_gradient
 from ....core.trace.axes import known_shape
 from ....core.trace.coercion import is_exact
 from ....core.trace.trace import Value, cast, cast_node, dtype_name, lift
 from ....core.trace.xp import all as xp
 from ....core.trace.xp import transposes
+from ...lowering.calls import route_gradient
 from ...trace.xp.shapes import from_front
 from ..dialect import habits_of, leave_order_open
 from ..name_tables import Handler, handlers_by_name

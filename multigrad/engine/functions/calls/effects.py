@@ -12,13 +12,14 @@ from ....core import ops
 from ....core.functions.arguments import Leaf
 from ....core.functions.recipe import Note, Update, check_apart
 from ....core.ir.graph import Graph, Node, walk
-from ....core.lowering.derivatives import replay, route_gradient
+from ....core.lowering.derivatives import replay
 from ....core.passes.memory import ALIAS, COPY, PASSING, in_memory, owner_of_memory, passed
 from ....core.trace.trace import Trace, Value, setting
 from ....core.trace.xp import all as xp
 from ...capture.dialect import registered_dialects
 from ...capture.values.memory import root_of
 from ...capture.values.tracer import V
+from ...lowering.calls import route_gradient
 
 
 # --- updates of arguments in place ----------------------------------------------------------------

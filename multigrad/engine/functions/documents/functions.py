@@ -30,10 +30,11 @@ from ....core.ir.op import DTYPES, FLOAT_SCALAR, FLOATS, INTEGERS, KEY, UNKNOWN,
 from ....core.lowering.checks import format_lengths
 from ....core.lowering.derivatives import draw_in, replay
 from ....core.lowering.function_graph import OWN_NAMES, FunctionGraph, numbered
-from ....core.passes.residuals import mark_everywhere, marks
 from ....core.support.trees import optree
 from ....core.trace.trace import NeedsConcrete, Trace, Value
 from ....errors import TraceError
+from ...lowering.cuts import without_needless_marks
+from ...passes.residuals import mark_everywhere, marks
 from ...passes.serialize import (
     LARGEST_INDEX,
     MOST_INPUTS,
@@ -340,8 +341,8 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
         refused={
             n: read_text(word, f"{where}.{REFUSED}.{n}", MOST_DOC) for n, word in refused.items()
         },
-    ).without_needless_marks()
-    return Variant(graphs, layout, outputs, fixed, facts)
+    )
+    return Variant(without_needless_marks(graphs), layout, outputs, fixed, facts)
 
 
 def _declare(

@@ -22,8 +22,8 @@ from ....core.functions.recipe import KEY
 from ....core.functions.samples import Sample
 from ....core.ir.graph import Graph, Location, Node, every_node
 from ....core.ir.op import dtype_name
-from ....core.lowering.derivatives import drop_calls
 from ...capture.dialect import UNORDERED, told_conventions
+from ...lowering.calls import drop_calls
 from ...ops.loops import Endless
 from .attempt import Attempt
 from .compare import (

@@ -46,7 +46,7 @@ from ....core.ir.graph import Graph, Node
 from ....core.ir.op import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
 from ....core.lowering.function_graph import FunctionGraph, numbered
 from ....core.passes.facts import LIBRARY
-from ....core.passes.residuals import drop_marks, find_unkept, marks, without_kept
+from ....core.passes.memory import without_kept
 from ....core.passes.simplify import simplify, without_stops
 from ....core.support.threads import set_within
 from ....core.support.trees import optree
@@ -69,6 +69,8 @@ from ...capture.values.library_types import LibraryTypes
 from ...capture.values.memory import given_by_forward, held_values, mark_copies, node_in_memory
 from ...capture.values.oracle import keeping_modes
 from ...capture.values.tracer import Attributed, V
+from ...lowering.cuts import without_needless_marks
+from ...passes.residuals import drop_marks, find_unkept, marks
 from ..calls.assumptions import is_told
 from ..calls.effects import find_notes, find_updates, hide_updates, told_apart
 from ..calls.explained_errors import explain, is_users_own
@@ -169,7 +171,7 @@ def _capture(
             check_tensors(trace, second.trace)
         drew = snapshot.moved and second.trace.source.witness.outside.moved
         check_draws(trace, variant, other_variant, drew=drew)
-    graphs = variant.graphs.without_needless_marks()
+    graphs = without_needless_marks(variant.graphs)
     return trace, variant if graphs is variant.graphs else replace(variant, graphs=graphs)
 
 

@@ -24,7 +24,7 @@ from ....core.functions.decision import SHOWN
 from ....core.functions.function import Function
 from ....core.ir.graph import Graph
 from ....core.ir.op import FLOATS, INPUT, INPUT_SHAPE, T
-from ....core.lowering.derivatives import drop_calls, pullback
+from ....core.lowering.derivatives import pullback
 from ....core.lowering.forwards import Forward
 from ....core.passes.facts import LIBRARY, needed_shapes
 from ....core.passes.simplify import simplify
@@ -51,6 +51,7 @@ from ...functions.object_function import (
     owner_of_method,
     recipe_of_object,
 )
+from ...lowering.calls import drop_calls
 
 MOST_GRAPHS = 256  # of one forward, by facts
 
