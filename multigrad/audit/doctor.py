@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 
 from ..core.backend.discovery import entry_points
 from ..core.support.installed import OWN, install_line, requirements_of
-from ..core.support.lazy_modules import load_alone
 from ..engine.backend.differences import Fault
+from ..engine.support.extras import load_alone
 from ..errors import MultigradError, RuleTypeError, suggest
 from ..look.subject import Report
 

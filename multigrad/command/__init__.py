@@ -40,7 +40,7 @@ def _run() -> None:
         # Any other ImportError is a bug or a broken framework: its traceback is needed.
         if missing not in EXTRA_MODULES:
             raise
-        from ..core.support.installed import extra_line
+        from ..engine.support.extras import extra_line
 
         line = extra_line("cli")
         print(f"the command multigrad needs {missing}; type: {line}", file=sys.stderr)

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 import multigrad as xg
-from multigrad.core.support.installed import import_conformance
+from multigrad.engine.support.extras import import_conformance
 from multigrad.engine.support.files import write_whole
 from multigrad.errors import MultigradError
 

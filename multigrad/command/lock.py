@@ -34,7 +34,7 @@ from multigrad.command import STOPPED
 from multigrad.command.guessed_inputs import GUESSED, INPUTS_IN_CODE, as_word
 from multigrad.command.options import FAILED, Progress
 from multigrad.command.targets import find_with_inputs, names_of
-from multigrad.core.support.installed import extra_line
+from multigrad.engine.support.extras import extra_line
 from multigrad.engine.support.files import write_whole
 from multigrad.errors import MultigradError, suggest
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core.backend.discovery import load_backend
-from ..core.support.installed import OWN, extra_line, why_too_old
+from ..core.support.installed import OWN, why_too_old
 from ..core.support.lazy_modules import module_hooks
+from ..engine.support.extras import extra_line
 from ..errors import BackendNotFound
 
 try:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.functions.parameters import told_arguments
 from ..core.rules.lookup import unknown_keyword_error
-from ..core.support.installed import import_extra
+from ..engine.support.extras import import_extra
 from ..engine.support.files import replacing
 from ..errors import RuleTypeError, RuleValueError
 from .curves import Curve, Picture, describe_value

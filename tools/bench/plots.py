@@ -8,7 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from multigrad.core.support.installed import extra_line
+from multigrad.engine.support.extras import extra_line
 from multigrad.errors import MultigradError
 
 from .cases import FREEGRAD, FUSED, HAND_WRITTEN, OURS, PLAIN, SHORTCUT, UNFUSED

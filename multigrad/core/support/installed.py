@@ -11,13 +11,8 @@ import functools
 import re
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
-
-from ...errors import BackendNotFound
 
 OWN = "multigrad-rules"  # the distribution whose names no other may take
 # Parts of a `Requires-Dist` line (PEP 508), as far as backends need them.
@@ -188,35 +183,6 @@ def install_line(name: str, package: str, requirements: list[Requirement]) -> st
     if requirements:
         return " ".join(["pip install", *(f"'{row.text}'" for row in requirements)])
     return f"see how {package or 'its backend'} says to install {name}"
-
-
-def extra_line(extra: str) -> str:
-    return install_line(extra, OWN, requirements_of(extra, OWN))
-
-
-def import_extra(module: str, extra: str, who_needs_it: str) -> ModuleType:
-    """Return a module that an extra brings.
-
-    Raises:
-        BackendNotFound: it cannot be imported; the message gives the command that installs it.
-    """
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise BackendNotFound(f"{who_needs_it}; type: {extra_line(extra)}") from error
-
-
-def import_conformance(part: str, what: str) -> ModuleType:
-    """Return a module of `multigrad_conformance`, which is in tests/conformance of a clone.
-
-    Raises:
-        BackendNotFound: it is not installed, and this is no clone; `what` is missing.
-    """
-    folder = Path(__file__).parents[3] / "tests" / "conformance"
-    if (folder / "multigrad_conformance").is_dir() and str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    whence = f"{what} are in multigrad-conformance"
-    return import_extra(f"multigrad_conformance.{part}", "conformance", whence)
 
 
 def why_too_old(name: str, package: str) -> str | None:

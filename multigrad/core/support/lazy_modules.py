@@ -23,8 +23,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, module_from_spec, resolve_name, spec_from_file_location
-from pathlib import Path
+from importlib.util import find_spec, resolve_name
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
@@ -195,21 +194,6 @@ def late_value(place: str) -> Callable[[], Any]:
             raise UnsupportedOp(f"{place} {NEEDS_ENGINE}") from error
 
     return load
-
-
-def load_alone(name: str) -> Any:
-    """Return a module of a package, without an import of the package; None if there is none."""
-    package, *parts = name.split(".")
-    parent = find_spec(package)
-    if parent is None or not parent.submodule_search_locations:
-        return None
-    file = Path(parent.submodule_search_locations[0], *parts).with_suffix(".py")
-    spec = spec_from_file_location(name, file)
-    if spec is None or spec.loader is None or not file.is_file():
-        return None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class AliasFinder:  # of no base: `importlib.abc` takes longer to load than all of ours here

@@ -25,7 +25,7 @@ from ...core.ops.numerics import (
     widened,
 )
 from ...core.random import evaluate_polynomial
-from ...core.support.installed import import_extra
+from ..support.extras import import_extra
 
 # B(2k) / (2k), of the asymptotic series of digamma; B(2k) / (2k)! follows from them.
 BERNOULLI = (

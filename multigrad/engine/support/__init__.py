@@ -1,1 +1,1 @@
-"""Files, compiled C, and what is said of shards and of parts in series."""
+"""Files, extras, compiled C, and what is said of shards and of parts in series."""
