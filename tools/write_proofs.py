@@ -52,7 +52,7 @@ def captures_of_rules() -> Iterator[Captures]:
         required = [key for key, each in rule.params.items() if each is inspect.Parameter.empty]
         params = dict.fromkeys(required, 1.0)
         specialization = rule.bound_rule(params).specialization
-        if shipped.own_code(specialization.recipe) is None:
+        if shipped.own_code(specialization.captures[True].recipe) is None:
             continue
         for rank, dtype, has_tin in itertools.product(range(MOST_AXES + 1), DTYPES, (True, False)):
             x = np.linspace(-1.0, 1.0, 2**rank).reshape((2,) * rank).astype(dtype)

@@ -12,10 +12,13 @@ from multigrad.core.functions import decision
 ROOT = Path(decision.__file__).parents[3]
 FOLDERS = [ROOT / "multigrad", *(ROOT / "backends").glob("multigrad_*")]
 FILES = [path for folder in FOLDERS for path in folder.rglob("*.py")]
-# They capture, or take up what was captured, and run nothing; the last one hands it to `decide`.
+# They capture, or take up what was captured, and run nothing; those of calls hand it to `decide`.
 CAPTURING = {
     "multigrad/core/functions/entries.py",
-    "multigrad/core/functions/captures.py",
+    "multigrad/core/rules/activation_function.py",
+    "multigrad/engine/functions/known_forms.py",
+    "multigrad/engine/functions/open_forms.py",
+    "backends/multigrad_torch/compile/function_calls.py",
     "backends/multigrad_torch/core/compile/calls.py",
 }
 pytestmark = pytest.mark.skipif(

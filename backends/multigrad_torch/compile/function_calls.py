@@ -16,10 +16,9 @@ import torch
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.functions.arguments import flatten
 from multigrad.core.functions.capture_errors import NotCaptured
-from multigrad.core.functions.captures import capture
 from multigrad.core.functions.decision import COMPILED, EXPORTED, SAME, decide, form_under_autocast
 from multigrad.core.functions.facts import gather_facts
-from multigrad.core.functions.function import Function, by_identifier
+from multigrad.core.functions.function import Function, by_identifier, uncaptured
 from multigrad.core.functions.recipe import Variant
 from multigrad.core.lowering.lower import compile_source
 from multigrad.core.rules.activation import Activation
@@ -249,15 +248,15 @@ def known_variants(function: Function, described: Any) -> list[Variant]:
     if variants or recipe.opaque is not None:
         return variants
     leaves, tree = complete_arguments(function, described)
-    layout, needed = find_layout(function, leaves, tree), function.captures.facts
+    layout, captures = find_layout(function, leaves, tree), uncaptured(function).captures
     while True:
+        facts = {}
         try:
-            facts = gather_facts(recipe.subject, needed, layout, leaves)
-            return [capture(recipe, layout, facts, leaves)]
-        except NeedsConcrete as need:
-            if needed.issuperset(need.facts):
+            facts = gather_facts(recipe.subject, captures.facts, layout, leaves)
+            return [captures.for_facts(layout, facts, leaves)]
+        except NeedsConcrete:
+            if captures.facts <= facts.keys():
                 return []
-            needed = needed.union(need.facts)
         except (NotCaptured, TraceError):
             return []
 

@@ -6,18 +6,18 @@ the code as written (the proof). Within another capture a variant's graphs are r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ...errors import DisprovedError, GradientError, TraceError
 from ..ir.graph import Location, Node
-from ..passes.facts import LIBRARY, Shapes
+from ..passes.facts import GIVEN, LIBRARY, Shapes
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.threads import build_once
 from ..trace.identity import items_key
-from ..trace.lookups import READ
+from ..trace.lookups import READ, look_up_all
 from ..trace.random_keys import KeySource
 from ..trace.trace import NeedsConcrete, Trace
 from .arguments import Layout
@@ -61,22 +61,51 @@ class Captures:
         self.forms.facts = facts
 
     def for_call(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
-        """Return the variant for a call's arguments, under the facts that turn out to be needed."""
+        """Return the variant for a call's arguments, proven for its dtype."""
+
+        def tell(needed: frozenset[str]) -> dict[str, Any]:
+            subject, places = self.recipe.subject, self.forms.places
+            return gather_facts(subject, needed, layout, leaves, places=places)
+
+        is_of_another = partial(self._is_of_another, layout, leaves)
+        variant, facts = self._find(layout, tell, leaves, is_of_another)
+        return self.proven(variant, layout, leaves, facts)
+
+    def for_known(
+        self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
+    ) -> tuple[Variant, dict[str, Any]]:
+        """Return the variant under facts that are known without a call, and all that it is under:
+        what the code reads, and what is true of every input, nobody has to tell.
+        """
+
+        def tell(needed: frozenset[str]) -> dict[str, Any]:
+            return {**facts, **dict.fromkeys(needed & {*GIVEN}, True), **look_up_all(needed)}
+
+        return self._find(layout, tell, leaves)
+
+    def _find(
+        self,
+        layout: Layout,
+        tell: Callable[[frozenset[str]], dict[str, Any]],
+        leaves: Sequence[Any],
+        is_of_another: Callable[[], bool] = lambda: False,
+    ) -> tuple[Variant, dict[str, Any]]:
+        # `tell` returns the facts that are needed, as far as they are known. Each round adds to
+        # `self.facts`, or ends in an error.
         while True:
+            needed = self.facts
+            facts = tell(needed)
             try:
-                # Each round adds to `self.facts`, or ends in `NotCaptured`.
-                facts = gather_facts(
-                    self.recipe.subject, self.facts, layout, leaves, places=self.forms.places
-                )
                 variant = self.for_facts(layout, facts, leaves)
-                if not variant.reads_names or not self._is_of_another(layout, leaves):
-                    break
+                if not variant.reads_names or not is_of_another():
+                    return variant, facts
                 self._require((LIBRARY,), None)
             except NeedsConcrete:
                 # It is captured again anyway: with all that it is known to ask for.
-                if self._is_of_another(layout, leaves):
+                if is_of_another():
                     self._require((LIBRARY,), None)
-        return self.proven(variant, layout, leaves, facts)
+                elif self.facts == needed:
+                    raise
 
     def proven(
         self, variant: Variant, layout: Layout, leaves: Sequence[Any], facts: Mapping[str, Any]
@@ -218,15 +247,22 @@ class Captures:
         return replace(wide, layout=layout.without_objects(), facts=dict(facts))
 
     def for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
-        """Return the variant for symbolic arguments, under the facts that turn out to be needed."""
-        facts: dict[str, Any] = {}
-        while True:
-            try:
-                return self.for_facts(layout, facts, leaves)
-            except NeedsConcrete:
-                known, facts = facts, facts_of_symbols(trace, self.facts, layout, leaves)
-                if facts.keys() == known.keys():
-                    raise  # it asks the symbols themselves, which the outer capture has to answer
+        """Return the variant for symbolic arguments, under the facts that turn out to be needed.
+
+        Raises:
+            NeedsConcrete: it asks the symbols themselves, which the outer capture has to answer.
+        """
+        try:
+            return self.for_facts(layout, {}, leaves)
+        except NeedsConcrete:
+            tell = partial(facts_of_symbols, trace, layout=layout, leaves=leaves)
+            return self._find(layout, tell, leaves)[0]
+
+
+def captures_of(recipe: Recipe, prove: bool, module: str) -> Captures:
+    """Return what a recipe is captured as, which is nothing so far, or that of a rule."""
+    make = recipe.graphs.captures
+    return Captures(recipe, prove, module) if make is None else make(recipe)
 
 
 def capture(

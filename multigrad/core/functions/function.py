@@ -31,7 +31,7 @@ from ..support.trees import optree
 from ..trace.random_keys import FREE, Counter, keyed
 from ..trace.trace import Value
 from .arguments import PLAIN, as_numbers, flatten
-from .captures import Captures, inline
+from .captures import Captures, captures_of, inline
 from .entries import Entries
 from .parameters import BoundFunction, Completion, signature_of
 from .recipe import Recipe, giving, has_containers
@@ -99,7 +99,7 @@ class Function(Generic[P, R]):
             self.__name__ = self.name
             self.__signature__ = parameters or ANY  # a descriptor without one passes for a builtin
             self._describe(recipe)
-        self.entries = Entries(Captures(recipe, prove, self.__module__), completion)
+        self.entries = Entries(captures_of(recipe, prove, self.__module__), completion)
         self._identify()
 
     def _describe(self, recipe: Recipe) -> None:
@@ -447,7 +447,8 @@ def _rebuild(
 def uncaptured(function: F) -> F:
     """Return a Function as if it had never been called."""
     captures = function.captures
-    return function.replace(captures=Captures(captures.recipe, captures.prove, captures.module))
+    anew = captures_of(captures.recipe, captures.prove, captures.module)
+    return function.replace(captures=anew)
 
 
 def copy_recipe(recipe: Recipe, memo: dict[int, Any]) -> Recipe:

@@ -120,14 +120,14 @@ def has_same_bits(recipe: Recipe, variant: Variant, leaves: Sequence[Any]) -> bo
     """Return whether a rule's code gives the bits of its graph on samples like a call's tensor.
 
     Args:
-        leaves: the tensor, whether the rule gets its input, and its run-time params.
+        leaves: the tensor and the run-time params.
     """
     graphs, lower = variant.graphs, recipe.graphs.lower
     is_rule = recipe.noun == "rule" and bool(recipe.functions)
     if lower is None or not is_rule or variant.omissions or graphs.is_random or how_much() == ALL:
         return False
-    x, has_tin, *values = leaves
-    if not has_tin or not all(type(value) is float for value in values):
+    x, *values = leaves
+    if not all(type(value) is float for value in values):
         return False
     try:
         backend = backend_of(x)
@@ -136,7 +136,7 @@ def has_same_bits(recipe: Recipe, variant: Variant, leaves: Sequence[Any]) -> bo
         pull = lower(graphs, backend)
 
         def both(numbers: Sequence[float], tin: Any, g: Any) -> tuple[Any, Any]:
-            tensors = (tin, True, *numbers)
+            tensors = (tin, *numbers)
             return recipe.run(tensors, {}).pull(g)[0], pull(g, tensors)  # type: ignore[misc]
 
         def run() -> bool:

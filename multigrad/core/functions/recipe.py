@@ -257,6 +257,8 @@ class GraphSource:
         prove: `prove(recipe, variant, leaves, is_call=)`; None: the code is compared.
         lower: `lower(graphs, backend)` lowers the backward alone for a proof, of a function that
             returns its one tensor: `(cotangent, leaves) -> gradient`; None: as for a call.
+        captures: `captures(recipe)` makes the `Captures` of a rule under an activation, which has
+            the forms of the rule; None: it has forms of its own.
         note_native: see `Recipe.give_up`; None: as functions do.
         gives_like_input: whether there is one output, of the shape and dtype of the first tensor.
     """
@@ -264,6 +266,7 @@ class GraphSource:
     capture: Callable[..., Variant] | None = None
     prove: Callable[..., str] | None = None
     lower: Callable[[FunctionGraph, Backend], Callable[[Any, Sequence[Any]], Any]] | None = None
+    captures: Callable[[Recipe], Any] | None = None
     note_native: Callable[[TraceError], TraceError | None] | None = None
     gives_like_input: bool = False
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 from ...errors import RuleTypeError, RuleValueError, suggest
@@ -68,8 +68,10 @@ class Forward:
     lowered: dict[str, Any] = field(default_factory=dict, init=False)
     functions_under: dict[Any, Any] = field(default_factory=dict, init=False)
 
-    # `key`, `words`, `reads`, `graph_for` and `prove` are the interface of any forward; one of the
-    # user's code, `ForwardOfCode` of `rules/model/forward_of_code.py`, has more to do in each.
+    # What makes the `CapturesUnder` of a rule: a forward of the user's code, `ForwardOfCode` of
+    # `rules/model/forward_of_code.py`, has one of its own, as it may have several graphs.
+    captures: ClassVar[Any] = None
+
     @property
     def key(self) -> str:
         return self.name
@@ -77,11 +79,6 @@ class Forward:
     @property
     def words(self) -> str:
         return repr(self.name)
-
-    @property
-    def reads(self) -> frozenset[str]:
-        """What its code reads besides its input, as far as it was captured."""
-        return frozenset()
 
     def graph(self) -> Graph:
         """Return `tin -> output`."""
@@ -95,12 +92,6 @@ class Forward:
         if self.with_setting is not None and self.setting is not None:
             output = self.with_setting(tin, output, self.setting[1])
         return Graph(self.name, (tin.node,), (output.node,))
-
-    def graph_for(self, facts: Mapping[str, Any]) -> Graph:
-        return self.graph()
-
-    def prove(self, x: Any) -> None:
-        """Do nothing: the graph is what was written."""
 
     @cached_property
     def derivative(self) -> Graph:

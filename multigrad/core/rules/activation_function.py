@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,9 +21,11 @@ from ..backend.contract import Backend
 from ..backend.discovery import backend_of
 from ..functions.arguments import Layout, Leaf, lay_out
 from ..functions.capture_errors import NotCaptured
+from ..functions.captures import Captures
 from ..functions.function import Function
 from ..functions.recipe import (
     ArgumentRules,
+    Forms,
     GraphSource,
     Options,
     Recipe,
@@ -30,6 +33,7 @@ from ..functions.recipe import (
     Variant,
     never_run,
 )
+from ..ir.graph import Graph
 from ..lowering.checks import check_float, check_values
 from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
@@ -40,10 +44,10 @@ from ..support.threads import build_once
 from ..support.trees import Tensor, optree
 from ..trace.lookups import is_read
 from ..trace.source import BRANCHES
-from ..trace.trace import NeedsConcrete, Value, dtype_name
+from ..trace.trace import Value, dtype_name
 from .rule_names import find_forward
 from .signature import call_of_class
-from .specialization import Specialization, asked_of_input, run_as_written
+from .specialization import Specialization, asked_of_input, made_up, run_as_written
 
 MOST_RULES = 256  # under which one forward of code is kept
 ONE_OUTPUT = optree.tree_structure(0)
@@ -126,38 +130,129 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
 
 def function_under(specialization: Specialization, forward: Forward) -> Function:
     """Return a new Function of a rule under an activation."""
-    rule, under = specialization.rule, RuleUnder(specialization, forward)
-    recipe = Recipe(
-        f"{rule.name} under {forward.name}",
-        under.run,
-        signature=_signature("tin", *specialization.runtime),
-        subject=specialization.subject,
-        title=f"{specialization.subject} under {forward.name}",
-        written_in=specialization.recipe.dialect,
-        origin=specialization,
-        options=Options(native=rule.native, fused=rule.fused),
-        arguments=ArgumentRules(under.lay_out, under.check),
-        graphs=GraphSource(
-            under.capture, under.prove, note_native=specialization.give_up, gives_like_input=True
-        ),
+    rule, captures = specialization.rule, specialization.captures[True]
+
+    def lay_out(parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any) -> Layout:
+        check_tensor(leaves, tree)
+        if not isinstance(leaves[0], Value):
+            check_float(leaves[0], rule)
+        return specialization.lay_out(leaves[0], has_tin=True)
+
+    def check(backend: Backend, leaves: Sequence[Any]) -> None:
+        # The params: numbers against their ranges, tensors against the input.
+        values = tuple(leaves[1:])
+        if any(type(value) is not float for value in values):
+            check_values(specialization.subject, specialization.runtime, backend, leaves[0], values)
+            values = tuple(map(as_number, values))
+        specialization.check_numbers(values)
+
+    def prove(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool) -> str:
+        """Compare the rule with its graph, in the dtype of a call or on its input (`is_call`)."""
+        if leaves and not isinstance(leaves[0], Value):
+            facts = {fact: variant.facts[fact] for fact in asked_of_input(captures.facts)}
+            try:
+                specialization.known(True, facts, leaves, is_call=is_call)
+            except TraceError as error:
+                if is_call:
+                    raise
+                raise NotCaptured(error) from error
+        return ""
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        # The activation, and the rule as written if a gradient is asked for.
+        tin, *values = args
+
+        def pull(grad_out: Tensor, ctx: Any = None) -> tuple[Any, ...]:
+            gradient = run_as_written(specialization, ctx, grad_out, tin, tuple(values))
+            return gradient, *[None] * len(values)
+
+        return Recorded(forward_on(backend_of(tin), forward)(tin), pull, takes_ctx=True)
+
+    function = Function(
+        Recipe(
+            f"{rule.name} under {forward.name}",
+            run,
+            signature=_signature("tin", *specialization.runtime),
+            subject=specialization.subject,
+            title=f"{specialization.subject} under {forward.name}",
+            written_in=captures.recipe.dialect,
+            origin=specialization,
+            options=Options(native=rule.native, fused=rule.fused),
+            arguments=ArgumentRules(lay_out, check),
+            graphs=GraphSource(
+                captures=partial(forward.captures or CapturesUnder, specialization, forward),
+                prove=prove,
+                note_native=specialization.give_up,
+                gives_like_input=True,
+            ),
+        )
     )
-    function = Function(recipe)
     function.is_surrogate = True
-    if forward.function is None:
-        # The graphs are the code's, and outlive this Function.
-        forms = specialization.code.forms_under
-        function.captures.forms = forms.setdefault(forward.name, function.captures.forms)
     return function
+
+
+class CapturesUnder(Captures):
+    """What a rule was captured as, once for all activations, with the graph of one of them.
+
+    The rule is captured by itself, and proven. Where another capture records the Function, its
+    leaves are symbols, or unknown: it is proven on a tensor that is made up.
+    """
+
+    def __init__(self, specialization: Specialization, forward: Forward, recipe: Recipe) -> None:
+        self.rule = specialization.captures[True]
+        super().__init__(recipe, self.rule.prove, self.rule.module, Forms(self.rule.variants))
+        self.specialization, self.forward = specialization, forward
+
+    @property
+    def facts(self) -> frozenset[str]:
+        return self.rule.facts
+
+    def for_facts(
+        self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
+    ) -> Variant:
+        form, forward = self.form(facts, leaves), self.forward
+        build = partial(self.join, form, forward.graph(), {})
+        return build_once(form.lowered, forward.key, build).laid_out(form.layout)
+
+    def form(self, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
+        """Return the rule's form; what its code reads besides its arguments, it knows itself."""
+        given = {fact: value for fact, value in facts.items() if not is_read(fact)}
+        leaves = () if not leaves or isinstance(leaves[0], Value) else leaves
+        try:
+            variant = self.specialization.known(True, given, leaves)
+            return self.specialization.form(variant, True)
+        except TraceError as error:
+            raise NotCaptured(error) from error.__cause__
+
+    def join(self, form: Variant, graph: Graph, facts: Mapping[str, Any]) -> Variant:
+        """Return a form of the rule with a forward, whose graph is under further facts."""
+        rule = self.specialization.rule
+        graphs = FunctionGraph(
+            self.recipe.name,
+            graph,
+            form.graphs.backward,
+            rule.first_order,
+            second_order=form.graphs.second_order,
+            is_rule=True,
+            residuals=rule.residuals,
+        )
+        # Code that branches runs as written where its gradient may be differentiated.
+        omissions = {kind: words for kind, words in form.omissions.items() if kind == BRANCHES}
+        facts = {**form.facts, **facts}
+        return replace(form, graphs=graphs, omissions=omissions, facts=facts, lowered={})
 
 
 def graphs_under(
     specialization: Specialization | None, forward: Forward, facts: Mapping[str, Any]
 ) -> FunctionGraph:
     if specialization is None:
-        name, graph = f"d({forward.name}) under {forward.name}", forward.graph_for(facts)
+        name, graph = f"d({forward.name}) under {forward.name}", forward.graph()
         return FunctionGraph(name, graph, forward.derivative, is_rule=True)
-    form = specialization.form(True, facts)
-    return RuleUnder(specialization, forward).graphs(facts, form.graphs)
+    layout = specialization.lay_out(made_up(facts), has_tin=True)
+    try:
+        return put_under(specialization, forward).captures.for_facts(layout, facts).graphs
+    except NotCaptured as error:
+        raise error.error from error.__cause__
 
 
 # --- an activation without a rule -----------------------------------------------------------------
@@ -175,7 +270,7 @@ def recipe_of_derivative(forward: Forward) -> Recipe:
         never_run,
         signature=_signature("tin"),
         subject=f"activation {forward.name!r}",
-        arguments=ArgumentRules(_lay_out_around),
+        arguments=ArgumentRules(_lay_out),
         graphs=GraphSource(capture, prove, gives_like_input=True),
     )
 
@@ -185,120 +280,18 @@ def _signature(*names: str) -> inspect.Signature:
     return inspect.Signature([inspect.Parameter(each, kind) for each in names])
 
 
-def _lay_out_around(
-    parameters: inspect.Signature | None,
-    leaves: Sequence[Any],
-    tree: Any,
-    params: Sequence[Leaf] = (),
-) -> Layout:
-    ((given, *_), _), x = optree.tree_unflatten(tree, leaves), leaves[0]
-    if given is not x or not (isinstance(x, Value) or hasattr(x, "dtype")):
-        backend_of(given)  # which refuses what is no tensor, such as a list of some
+def _lay_out(parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any) -> Layout:
+    check_tensor(leaves, tree)
+    x = leaves[0]
     dtype = x.node.type.dtype if isinstance(x, Value) else dtype_name(x.dtype)
-    return lay_out(tree, [Leaf("tensor", "tin", "tin", dtype), *params])
+    return lay_out(tree, [Leaf("tensor", "tin", "tin", dtype)])
 
 
-# --- a rule under an activation -------------------------------------------------------------------
-class RuleUnder:
-    """A rule under an activation: what the recipe of its Function calls.
-
-    The rule is captured by itself, once for all activations. Where another capture records the
-    Function, its leaves are symbols, or unknown: nothing is proven.
-    """
-
-    def __init__(self, specialization: Specialization, forward: Forward) -> None:
-        self.specialization, self.forward = specialization, forward
-
-    def lay_out(
-        self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
-    ) -> Layout:
-        # The params are numbers even if they are given as tensors.
-        params = [Leaf("number", name, name) for name in self.specialization.runtime]
-        layout = _lay_out_around(parameters, leaves, tree, params)
-        if not isinstance(leaves[0], Value):
-            check_float(leaves[0], self.specialization.rule)
-        return layout
-
-    def check(self, backend: Backend, leaves: Sequence[Any]) -> None:
-        """Check the params: numbers against their ranges, tensors against the input."""
-        specialization, values = self.specialization, tuple(leaves[1:])
-        if any(type(value) is not float for value in values):
-            check_values(specialization.subject, specialization.runtime, backend, leaves[0], values)
-            values = tuple(map(as_number, values))
-        specialization.check_numbers(values)
-
-    def graphs(self, facts: Mapping[str, Any], form: FunctionGraph) -> FunctionGraph:
-        """Return the graphs for these facts, under which the rule has a form."""
-        rule = self.specialization.rule
-        return FunctionGraph(
-            f"{rule.name} under {self.forward.name}",
-            self.forward.graph_for(facts),
-            form.backward,
-            rule.first_order,
-            second_order=form.second_order,
-            is_rule=True,
-            residuals=rule.residuals,
-        )
-
-    def capture(
-        self, recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]
-    ) -> Variant:
-        given = () if not leaves or isinstance(leaves[0], Value) else leaves
-        own_facts = _without_reads(facts)
-        self.forward.graph_for(own_facts)  # outside `try`: its failure is not the rule's
-        if given:
-            self.forward.prove(given[0])
-        needed = asked_of_input(self.specialization.code.forms[True].facts)
-        if not needed <= facts.keys():  # by a capture before this one
-            raise NeedsConcrete(*needed, noted=False)
-        try:
-            form = self.specialization.form(True, own_facts, given)
-        except TraceError as error:
-            raise NotCaptured(error) from error.__cause__
-        if not self.forward.reads <= facts.keys():
-            raise NeedsConcrete(*self.forward.reads, noted=False)
-        # What the rule's code read becomes facts of this Function, too.
-        reads = {fact: meaning for fact, meaning in form.facts.items() if is_read(fact)}
-        dtype = layout.dtype or ""
-        return Variant(
-            self.graphs(own_facts, form.graphs),
-            layout,
-            ONE_OUTPUT,
-            facts={**facts, **reads},
-            proofs={dtype: ""} if given and dtype in form.proofs else {},
-            # Code that branches runs as written where its gradient may be differentiated.
-            omissions={kind: words for kind, words in form.omissions.items() if kind == BRANCHES},
-            numbers=form.numbers,
-        )
-
-    def prove(
-        self, recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool
-    ) -> str:
-        """Compare the rule with its graph, in the dtype of a call or on its input (`is_call`)."""
-        if leaves and not isinstance(leaves[0], Value):
-            try:
-                own_facts = _without_reads(variant.facts)
-                self.specialization.proven(True, own_facts, leaves, is_call=is_call)
-            except TraceError as error:
-                if is_call:
-                    raise
-                raise NotCaptured(error) from error
-        return ""
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        """Run the activation, and the rule as written if a gradient is asked for."""
-        tin, *values = args
-
-        def pull(grad_out: Tensor, ctx: Any = None) -> tuple[Any, ...]:
-            gradient = run_as_written(self.specialization, ctx, grad_out, tin, tuple(values))
-            return gradient, *[None] * len(values)
-
-        return Recorded(forward_on(backend_of(tin), self.forward)(tin), pull, takes_ctx=True)
-
-
-def _without_reads(facts: Mapping[str, Any]) -> dict[str, Any]:
-    # The specialization itself knows what its code reads besides the arguments.
-    return {fact: value for fact, value in facts.items() if not is_read(fact)}
+def check_tensor(leaves: Sequence[Any], tree: Any) -> None:
+    """Raise if the first argument is no tensor, such as a list of some."""
+    (given, *_), _ = optree.tree_unflatten(tree, leaves)
+    if given is not leaves[0] or not (isinstance(given, Value) or hasattr(given, "dtype")):
+        backend_of(given)
 
 
 def forward_on(backend: Backend, forward: Forward) -> Callable[[Tensor], Tensor]:

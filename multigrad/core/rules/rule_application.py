@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ...errors import GradientError, TraceError
@@ -16,9 +17,9 @@ from .. import ops
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among, backend_of
 from ..backend.values import in_one_framework
-from ..functions.arguments import Leaf, lay_out
 from ..functions.capture_errors import NotCaptured
 from ..functions.facts import gather_facts
+from ..ir.graph import Graph
 from ..lowering.checks import (
     check_float,
     check_values,
@@ -30,7 +31,6 @@ from ..lowering.checks import (
 )
 from ..lowering.lower import emit_bare_rule, emit_rule_once
 from ..support.threads import build_once
-from ..support.trees import optree
 from ..trace.active_rules import CHECKED, note_for_ranks
 from ..trace.identity import items_key
 from ..trace.lookups import at_present
@@ -49,13 +49,17 @@ class EmittedRule(NamedTuple):
     """A rule as code of a backend: `call(grad_out, [tin], *values, [key])`.
 
     Attributes:
-        is_random: whether it takes a key.
         lacking: by dtype, what the backend lacks for it.
     """
 
     call: Callable[..., Any]
-    is_random: bool
+    graph: Graph
     lacking: Mapping[str, str]
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it takes a key."""
+        return self.graph.input("key") is not None
 
 
 def call_rule(rule: Rule, ctx: Any, grad_out: Any, tin: Any, params: dict[str, Any]) -> Any:
@@ -139,28 +143,22 @@ def find_rule(
     """Return the rule as code for such a gradient, made once; None: it runs as written."""
     if specialization.rule.native is True:
         return None
-    leaves = (grad_out, *values)
-    rows = [Leaf("tensor", "grad_out", "grad_out", dtype_name(grad_out.dtype))]
-    rows += [Leaf("number", name, name) for name in specialization.runtime]
-    layout = lay_out(optree.tree_structure((leaves, {}), none_is_leaf=True), rows)
-    code, forms = specialization.code, specialization.code.forms[tin is not None]
+    has_tin = tin is not None
+    leaves = (tin if has_tin else grad_out, *values)
+    layout = specialization.lay_out(leaves[0], has_tin)
+    code, captures = specialization.code, specialization.captures[has_tin]
     while True:
         try:
-            facts = gather_facts(specialization.subject, forms.facts, layout, leaves)
+            facts = gather_facts(specialization.subject, captures.facts, layout, leaves)
         except NotCaptured as error:
             raise error.error from None
-        key = (backend.name, tin is None, grad_out.dtype, items_key(facts))
+        key = (backend.name, has_tin, grad_out.dtype, items_key(facts))
         emitted = code.entries.get(key, _MISSING)
         if emitted is not _MISSING:
             return emitted
-        call = (grad_out if tin is None else tin, *values)
-        build = functools.partial(
-            _build, specialization, backend, has_tin=tin is not None, facts=facts, leaves=call
-        )
-        try:
+        build = functools.partial(_build, specialization, backend, has_tin, facts, leaves)
+        with suppress(NeedsConcrete):  # `captures.facts` have grown: look again
             return build_once(code.entries, key, build, MOST_ENTRIES)
-        except NeedsConcrete:
-            continue  # `facts` have grown: look again
 
 
 def _build(
@@ -170,19 +168,17 @@ def _build(
     facts: Mapping[str, Any],
     leaves: Sequence[Any],
 ) -> EmittedRule | None:
-    forms = specialization.code.forms[has_tin]
-    if not forms.facts <= facts.keys():  # another thread's capture may have found that
-        raise NeedsConcrete(*forms.facts, noted=False)
     try:
         graph = specialization.graph(has_tin, facts, leaves)
-        if not forms.facts <= facts.keys():  # what the code has read is part of the key
-            raise NeedsConcrete(*forms.facts, noted=False)
     except TraceError as error:
         specialization.give_up(error)
         return None
+    asked = specialization.captures[has_tin].facts
+    if not asked <= facts.keys():  # what the code has read is part of the key
+        raise NeedsConcrete(*asked, noted=False)
     lacking = find_lacking(specialization.subject, backend, graph)
-    emitted = emit_rule_once(graph, backend, specialization.code.emitted)
-    return EmittedRule(emitted, graph.input("key") is not None, lacking)
+    emitted = emit_rule_once(graph, backend, specialization.code.entries)
+    return EmittedRule(emitted, graph, lacking)
 
 
 # Rules that draw, that ask for facts of their input, or whose params are tensors act on one
@@ -224,10 +220,10 @@ def _apply_to_list(
         return None
     refuse_lacking(emitted.lacking, dtype_name(first_gradient.dtype))
     key = ("many", backend.name, in_place)
-    many, graph = backend.autodiff.many, specialization.graph(False, {})
+    many = backend.autodiff.many
     assert many is not None
     emit = functools.partial(emit_bare_rule, backend=backend)
-    build = functools.partial(many, graph, emit, in_place)
+    build = functools.partial(many, emitted.graph, emit, in_place)
     run = build_once(specialization.code.entries, key, build, MOST_ENTRIES)
     if run is None:
         return None

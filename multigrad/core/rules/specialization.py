@@ -17,11 +17,12 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from ...errors import GradientError, RuleError, TraceError
 from ..backend.contract import Backend
-from ..functions.arguments import Layout, Leaf, lay_out
+from ..functions.arguments import Layout, Leaf, flatten, lay_out
 from ..functions.capture_errors import NotCaptured, warn_native
 from ..functions.captures import Captures, prove
 from ..functions.decision import UNSEEN, omissions_of
@@ -47,9 +48,8 @@ from ..passes.facts import GIVEN, LIBRARY
 from ..passes.memory import without_memory
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.params import Range
-from ..support.threads import SERIALS
-from ..support.trees import optree
-from ..trace.lookups import is_read, look_up_all, now
+from ..support.threads import SERIALS, build_once
+from ..trace.lookups import is_read, now
 from ..trace.source import ASSERTIONS, AUTOCAST, FORWARD_MODE, SHARED, TENSORS, Reading
 from ..trace.trace import NeedsConcrete, Trace, Value, setting
 
@@ -94,10 +94,14 @@ class Specialization:
         self.hidden = hidden
         self.code = code
         self.id = code.id
-        self.recipe = recipe = recipe_of_rule(rule, runtime, self.static, hidden, code.emitted)
         # By whether the rule gets its input.
         self.captures = {
-            has_tin: Captures(recipe, rule.prove, rule.__module__, forms)
+            has_tin: Captures(
+                recipe_of_rule(rule, runtime, self.static, hidden, code.entries, has_tin),
+                rule.prove,
+                rule.__module__,
+                forms,
+            )
             for has_tin, forms in code.forms.items()
         }
         self.checked_values: tuple[Any, ...] = ()
@@ -157,21 +161,38 @@ class Specialization:
 
     # --- its graph --------------------------------------------------------------------------------
     def graph(self, has_tin: bool, facts: Mapping[str, Any], leaves: Sequence[Any] = ()) -> Graph:
-        """Return the rule's graph under these facts; see `proven`."""
-        return self.form(has_tin, facts, leaves).graphs.backward
+        """Return the rule's graph under these facts; see `known`."""
+        return self.form(self.known(has_tin, facts, leaves), has_tin).graphs.backward
 
-    def form(self, has_tin: bool, facts: Mapping[str, Any], leaves: Sequence[Any] = ()) -> Variant:
-        """Return the rule as the backward of a function, whose graph has its own inputs alone; see
-        `proven`.
+    def form(self, variant: Variant, has_tin: bool) -> Variant:
+        """Return what the rule was captured as with a graph that has the rule's own inputs alone.
+
+        Raises:
+            NeedsConcrete: other facts are needed, which `captures` has now, too.
+            TraceError: the graph leaves out what the rule's code does.
         """
-        variant = self.proven(has_tin, facts, leaves)
         try:
-            return self._form_of(variant, has_tin)
+            form = build_once(variant.lowered, "alone", partial(self._form, variant, has_tin))
         except NeedsConcrete as need:  # what shards are of the whole array
             self.captures[has_tin].facts |= frozenset(need.facts)
             raise
+        return form.laid_out(variant.layout)
 
-    def proven(
+    def _form(self, variant: Variant, has_tin: bool) -> Variant:
+        left_out = omissions_of(self.captures[has_tin].recipe, variant)
+        problem = next((left_out[kind] for kind in left_out if kind not in NOT_SEEN), "")
+        if problem:
+            raise TraceError(f"{self.subject}: {problem}")
+        graph, origin = bare_graph(variant.graphs, has_tin), variant.graphs.forward.origin
+        self.code.draws |= graph.input("key") is not None
+        self.code.libraries |= {variant.facts[LIBRARY]} if variant.facts.get(LIBRARY) else set()
+        if self.rule.shards is not None:
+            graph = over_shards(graph, self.rule.shards, variant.facts)
+        # A new graph says the same about the proof.
+        graphs = replace(variant.graphs, backward=replace(graph, origin=origin))
+        return replace(variant, graphs=graphs, lowered={})
+
+    def known(
         self,
         has_tin: bool,
         facts: Mapping[str, Any],
@@ -182,97 +203,71 @@ class Specialization:
         """Return the rule as it is captured under these facts, once, and proven.
 
         Args:
-            leaves: of a call, its tensor and the run-time params: the graph is proven for its dtype
-                and its library. Without a call it is proven on a tensor that is made up.
-            is_call: it is proven on these leaves, too.
+            leaves: a tensor and the run-time params, on which it is proven, for the tensor's dtype
+                and library; none: on a tensor that is made up.
+            is_call: it is proven on these leaves even if that is proven.
 
         Raises:
             NeedsConcrete: the rule needs other facts, which are now in `code.facts`, too.
             TraceError: it cannot be captured, or is disproved.
         """
-        x, values = (leaves[0], leaves[1:]) if leaves else (made_up(facts), ())
-        layout, leaves = self._lay_out(x, has_tin), (x, has_tin, *self._numbers(values, facts))
+        captures, sample = self.captures[has_tin], self._sample(facts, *leaves)
+        is_made_up = isinstance(sample[0], MadeUp)
+        layout = self.lay_out(sample[0], has_tin)
         try:
-            variant = self._proven(layout, facts, leaves)
+            variant, given = captures.for_known(layout, facts, () if is_made_up else sample)
+            if not (is_made_up and variant.proofs):  # of calls, which say more
+                variant = captures.proven(variant, layout, sample, given)
             if is_call:
-                prove(self.recipe, variant, leaves, is_call=True)
+                prove(captures.recipe, variant, sample, is_call=True)
+        except NeedsConcrete as need:
+            missing = asked_of_input(captures.facts) - facts.keys()
+            raise NeedsConcrete(*sorted(missing), noted=False) from need
         except NotCaptured as error:
             raise error.error from error.__cause__
         return variant
 
-    def _form_of(self, variant: Variant, has_tin: bool) -> Variant:
-        left_out = omissions_of(self.recipe, variant)
-        problem = next((left_out[kind] for kind in left_out if kind not in NOT_SEEN), "")
-        if problem:
-            raise TraceError(f"{self.subject}: {problem}")
-        graph, origin = bare_graph(variant.graphs, has_tin), variant.graphs.forward.origin
-        self.code.draws |= graph.input("key") is not None
-        if self.rule.shards is not None:
-            graph = over_shards(graph, self.rule.shards, variant.facts)
-        # A new graph says the same about the proof.
-        graphs = replace(variant.graphs, backward=replace(graph, origin=origin))
-        return replace(variant, graphs=graphs)
-
-    def _proven(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
-        captures = self.captures[leaves[1]]
-        told_by = () if isinstance(leaves[0], MadeUp) else leaves
-        while True:
-            # What the code reads, and what is true of every input, nobody has to tell.
-            needed = captures.facts
-            given = {**facts, **dict.fromkeys(needed & {*GIVEN}, True), **look_up_all(needed)}
-            try:
-                variant = captures.for_facts(layout, given, told_by)
-            except NeedsConcrete as need:
-                missing = asked_of_input(captures.facts) - facts.keys()
-                if not missing and captures.facts != needed:
-                    continue
-                raise NeedsConcrete(*sorted(missing), noted=False) from need
-            self.code.libraries |= {facts[LIBRARY]} if facts.get(LIBRARY) else set()
-            if isinstance(leaves[0], MadeUp) and variant.proofs:  # of calls, which say more
-                return variant
-            return captures.proven(variant, layout, leaves, given)
-
-    def _lay_out(self, x: Tensor, has_tin: bool) -> Layout:
-        rows = [Leaf("tensor", "tin" if has_tin else "grad_out", "tin", dtype_name(x.dtype))]
-        rows.append(Leaf("static", "has_tin", "has_tin", value=has_tin))
+    def lay_out(self, x: Tensor, has_tin: bool) -> Layout:
+        """Return the layout of a call with a tensor like this; its params are numbers even if they
+        are given as tensors.
+        """
+        dtype = x.node.type.dtype if isinstance(x, Value) else dtype_name(x.dtype)
+        rows = [Leaf("tensor", "tin" if has_tin else "grad_out", "tin", dtype)]
         rows += [Leaf("number", name, name) for name in self.runtime]
-        return lay_out(optree.tree_structure((tuple(rows), {})), rows)
+        return lay_out(flatten(tuple(rows), {})[1], rows)
 
-    def _numbers(self, values: Sequence[Any], facts: Mapping[str, Any]) -> Iterator[float]:
-        # Values of the capture come first, then those of the call, then the defaults.
-        for i, name in enumerate(self.runtime):
-            choices = (facts.get(f"param:{name}"), values[i] if values else None)
-            number = next((v for v in choices if isinstance(v, int | float)), None)
-            yield self._default(name) if number is None else float(number)
-
-    def _default(self, name: str) -> float:
-        param = self.rule.signature.params.get(name)
-        if param is not None and isinstance(param.default, int | float):
-            return float(param.default)
-        return 0.75  # no edge of a common formula, as 0 and 1 are
+    def _sample(self, facts: Mapping[str, Any], x: Tensor = None, *values: Any) -> tuple[Any, ...]:
+        # Numbers of the capture come first, then those of the call, then the defaults.
+        numbers = []
+        for name, value in zip_longest(self.runtime, values):
+            number = facts.get(f"param:{name}", value)
+            if not isinstance(number, int | float):
+                param = self.rule.signature.params.get(name)
+                number = None if param is None else param.default
+            # 0.75 is no edge of a common formula, as 0 and 1 are.
+            numbers.append(float(number) if isinstance(number, int | float) else 0.75)
+        return made_up(facts) if x is None else x, *numbers
 
     def record(self, grad_out: Value, tin: Value | None, values: Sequence[Any]) -> Value:
         """Record the rule in the capture to which its tensors belong."""
         trace, has_tin = grad_out.trace, tin is not None
-        x = grad_out if tin is None else tin
-        layout, captures = self._lay_out(x.node.type, has_tin), self.captures[has_tin]
+        x, captures = grad_out if tin is None else tin, self.captures[has_tin]
         try:
             with crossing(NeedsConcrete):
-                variant = captures.for_symbols(trace, layout, (x, has_tin, *values))
+                variant = captures.for_symbols(trace, self.lay_out(x, has_tin), (x, *values))
             if not variant.proofs:  # which may read its names as another library's
-                like = made_up(variant.facts)
-                leaves = (like, has_tin, *self._numbers((), variant.facts))
-                layout = self._lay_out(like, has_tin)
-                variant = captures.proven(variant, layout, leaves, variant.facts)
+                sample = self._sample(variant.facts)
+                layout = self.lay_out(sample[0], has_tin)
+                variant = captures.proven(variant, layout, sample, variant.facts)
         except NotCaptured as error:
             raise note(error.error) from error.__cause__
-        (graph,), keys = draw_in(trace, self._form_of(variant, has_tin).graphs.backward)
+        (graph,), keys = draw_in(trace, self.form(variant, has_tin).graphs.backward)
         inputs = {"grad_out": grad_out, "tin": tin, **dict(zip(self.runtime, values, strict=True))}
         return replay(trace, graph, {**inputs, **keys})[0]
 
     def latest_graph(self) -> Graph | None:
         variant = next(reversed(self.captures[True].variants.values()), None)
-        return None if variant is None else self._form_of(variant, True).graphs.backward
+        return None if variant is None else self.form(variant, True).graphs.backward
 
     def without_call(self, facts: Container[str]) -> dict[str, str]:
         """Return what takes the place of a call for those of these facts that only calls tell: the
@@ -301,18 +296,23 @@ def recipe_of_rule(
     runtime: Sequence[str],
     static: Mapping[str, Any],
     hidden: frozenset[str],
-    emitted: dict[tuple[Any, ...], Any],
+    emitted: dict[Any, Any],
+    has_tin: bool,
 ) -> Recipe:
     """Return the recipe of a function that returns its input, whose backward is a rule.
 
-    Its arguments are the tensor, whether the rule gets it as `tin`, and the run-time params. A
-    composed rule is made of the graphs of its parts, each of which is proven alone.
+    Its arguments are the tensor and the run-time params. A composed rule is made of the graphs of
+    its parts, each of which is proven alone.
+
+    Args:
+        emitted: the functions that its graph was emitted as.
+        has_tin: whether the rule gets the tensor as `tin`.
     """
     functions = () if rule.function is None else (rule.function,)
     options = Options(native=rule.native)
 
     def apply(call: Callable[..., Any], args: tuple[Any, ...], grad_out: Any) -> tuple[Any, ...]:
-        tin, has_tin, *values = args
+        tin, *values = args
         params = {**static, **dict(zip(runtime, values, strict=True))}
         filled, visible = fill_bound(rule, hidden, params)
         returned = call(filled, grad_out, tin if has_tin else None, visible)
@@ -339,12 +339,11 @@ def recipe_of_rule(
         return Recorded(args[0], partial(apply, call, args), first_order=rule.first_order)
 
     def lower(graphs: FunctionGraph, backend: Backend) -> Callable[[Tensor, Sequence[Any]], Tensor]:
-        bare = bare_graph(graphs, has_tin=graphs.backward.input("tin") is not None)
-        function = emit_rule_once(bare, backend, emitted)
+        function = emit_rule_once(bare_graph(graphs, has_tin), backend, emitted)
         key = (KEY,) if graphs.is_random else ()
 
         def pull(grad_out: Tensor, leaves: Sequence[Any]) -> Tensor:
-            tin, has_tin, *values = leaves
+            tin, *values = leaves
             return function(grad_out, *((tin,) if has_tin else ()), *values, *key)
 
         return pull
@@ -352,7 +351,7 @@ def recipe_of_rule(
     def prove_parts(
         recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool
     ) -> str:
-        x, has_tin, *values = leaves
+        x, *values = leaves
         params = {**static, **dict(zip(runtime, values, strict=True))}
         for part, given in parts_of(*fill_bound(rule, hidden, params)):
             bound = part.copy(ranges={}, bound={}).bound_rule(given)
@@ -360,7 +359,7 @@ def recipe_of_rule(
             known = {**variant.facts, **numbers}
             needed = asked_of_input(bound.specialization.captures[has_tin].facts)
             facts = {fact: known[fact] for fact in needed & known.keys()}
-            bound.specialization.proven(has_tin, facts, (x, *bound.values), is_call=is_call)
+            bound.specialization.known(has_tin, facts, (x, *bound.values), is_call=is_call)
         return ""
 
     return Recipe(
@@ -511,29 +510,25 @@ class RuleCode:
         id: its name in tokens, different for each.
         finalizers: drop it with the functions and objects that the rule is made of.
         forms: what it was captured as, with its input and without.
-        forms_under: by activation, what the rule was captured as under it.
-        entries: the bare rule's attached code, by backend and facts; None: it runs as written.
+        entries: the rule as code of backends, applied alone: by graph, so that equal ones are
+            emitted once, and by facts; None: it runs as written.
         draws: whether a capture of it was random.
         libraries: those of the tensors of calls, where the graph depends on it; grows.
         uncapturable: why it runs as written, without the frames that led there.
-        emitted: the bare rule by backend and graph: equal graphs are emitted once.
     """
 
     __slots__ = (
-        "draws", "emitted", "entries", "finalizers", "forms", "forms_under", "id", "libraries",
-        "uncapturable",
+        "draws", "entries", "finalizers", "forms", "id", "libraries", "uncapturable",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.finalizers: list[weakref.finalize[..., Any]] = []
         self.id = f"{name}#{next(SERIALS)}"
         self.forms = {True: Forms(), False: Forms()}
-        self.forms_under: dict[str, Forms] = {}
         self.entries: dict[Any, Any] = {}
         self.draws = False
         self.libraries: set[str] = set()
         self.uncapturable: TraceError | None = None
-        self.emitted: dict[tuple[Any, ...], Any] = {}
 
     @property
     def reads(self) -> frozenset[str]:

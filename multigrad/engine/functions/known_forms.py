@@ -15,7 +15,7 @@ import numpy as np
 from ...core.backend.contract import Backend
 from ...core.functions.arguments import Layout, flatten, unwrap
 from ...core.functions.capture_errors import NotCaptured
-from ...core.functions.captures import Captures, prove
+from ...core.functions.captures import prove
 from ...core.functions.decision import LOWERED, SHOWN, Door, decide
 from ...core.functions.facts import SOME_LENGTH, first_tensor, places_of
 from ...core.functions.function import Function
@@ -23,7 +23,7 @@ from ...core.functions.recipe import Variant
 from ...core.lowering.checks import format_lengths
 from ...core.passes.facts import LIBRARY
 from ...core.support.threads import set_within
-from ...core.trace.lookups import is_read, look_up_all
+from ...core.trace.lookups import look_up_all
 from ...core.trace.trace import NeedsConcrete
 from ...errors import DisprovedError, MultigradError, TraceError
 from .proof.functions import AS_GIVEN
@@ -36,7 +36,7 @@ def renewed_variants(function: Function, door: Door) -> list[Variant]:
     """
     for layout in tuple(function.captures.forms.uncaptured.values()):
         with suppress(Exception):  # of the author's code, too
-            _for_layout(function.captures, layout)
+            function.captures.for_known(layout, {"dtype": layout.dtype})
     variants: dict[int, Variant] = {}
     for variant in tuple(function.captures.variants.values()):
         try:
@@ -48,17 +48,6 @@ def renewed_variants(function: Function, door: Door) -> list[Variant]:
             door, function.recipe, renewed, None, function.native
         ).variant
     return list(variants.values())
-
-
-def _for_layout(captures: Captures, layout: Layout) -> Variant:
-    # The variant for a call of which only the dtype, and what is read, is known.
-    while True:
-        facts = {"dtype": layout.dtype, **look_up_all(captures.facts)}
-        try:
-            return captures.for_facts(layout, facts)
-        except NeedsConcrete:
-            if not any(map(is_read, captures.facts - facts.keys())):
-                raise
 
 
 def find_variant(function: Function, door: Door, backend: Backend | None = None) -> Variant:

@@ -181,9 +181,8 @@ def run_as_written(
             f"used {shards}: reduce over shards in the rule itself"
         )
     backend, like = backend_of(grad_out), grad_out if tin is None else tin
-    recorded = run_recipe(
-        specialization.recipe, backend, (like, tin is not None, *values), {}, error
-    )
+    recipe = specialization.captures[tin is not None].recipe
+    recorded = run_recipe(recipe, backend, (like, *values), {}, error)
     assert recorded.pull is not None
     try:
         gradient = recorded.pull(grad_out, ctx=ctx)[0]

@@ -9,26 +9,27 @@ import inspect
 import pickle
 import types
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ....core import xp as xp_dialect
-from ....core.functions.arguments import flatten
+from ....core.functions.arguments import Layout, flatten
 from ....core.functions.capture_errors import NotCaptured
 from ....core.functions.decision import SHOWN
 from ....core.functions.function import Function
+from ....core.functions.recipe import Variant
 from ....core.ir.graph import Graph
 from ....core.ir.op import FLOATS, INPUT, INPUT_SHAPE, T
 from ....core.lowering.derivatives import pullback
 from ....core.lowering.forwards import Forward
 from ....core.passes.facts import LIBRARY, needed_shapes
 from ....core.passes.simplify import simplify
-from ....core.rules.activation_function import BY_KEY, as_forward
+from ....core.rules.activation_function import BY_KEY, CapturesUnder, as_forward
 from ....core.rules.signature import called_method, name_of
 from ....core.support.pickles import pickled
 from ....core.support.threads import SERIALS, build_once
@@ -128,6 +129,44 @@ def _parameters_after_first(function: Function) -> list[inspect.Parameter]:
     return [p for p in list(parameters)[1:] if p.kind not in variadic]
 
 
+class CapturesUnderCode(CapturesUnder):
+    """What a rule was captured as under a function, whose graph may depend on the input.
+
+    Attributes:
+        asked: the facts about the input that the function's code has asked for.
+        made: the forms, which go with the function, not with the rule.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.asked: frozenset[str] = frozenset()
+        self.made: dict[Any, Variant] = {}
+
+    @property
+    def facts(self) -> frozenset[str]:
+        return self.rule.facts | self.asked | self.forward.reads
+
+    def for_facts(
+        self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
+    ) -> Variant:
+        forward = self.forward
+        if not self.asked <= facts.keys():
+            raise NeedsConcrete(*self.facts, noted=False)
+        of_forward = {fact: facts[fact] for fact in self.asked}
+        try:
+            graph = forward.graph_for(of_forward)
+        except NeedsConcrete as need:
+            self.asked |= frozenset(need.facts)
+            raise
+        if leaves and not isinstance(leaves[0], Value):
+            forward.prove(leaves[0])
+        alone = self.asked - self.rule.facts
+        form = self.form({k: v for k, v in facts.items() if k not in alone}, leaves)
+        key = (id(graph), form.layout.key, items_key(form.facts))  # the form keeps the graph
+        build = partial(self.join, form, graph, {**of_forward, **look_up_all(forward.reads)})
+        return build_once(self.made, key, build, MOST_GRAPHS).laid_out(form.layout)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ForwardOfCode(Forward):
     """A function of one tensor as a forward.
@@ -138,6 +177,7 @@ class ForwardOfCode(Forward):
         graphs: `tin -> output`, by facts about the input.
     """
 
+    captures: ClassVar[Any] = CapturesUnderCode
     given: Any = None
     serial: str = ""
     graphs: dict[Any, Graph] = field(default_factory=dict)
