@@ -60,7 +60,10 @@ provide("multigrad", {
     },
     "core.rules.activation": {"engine.functions.nested_calls": "record_activation"},
     "core.rules.context": {"engine.rules.advice": "warn_of_yield"},
-    "core.rules.lookup": {"engine.rules.advice": "explain_no_rule unknown_keyword_error"},
+    "core.rules.lookup": {
+        "engine.rules.advice": "explain_no_rule unknown_keyword_error",
+        "engine.rules.choices": "with_choices",
+    },
     "engine.rules.advice": {
         "estimators": "estimator_hint",
         "models.attribution.composites": "call_hint",

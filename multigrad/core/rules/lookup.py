@@ -8,16 +8,15 @@ of their own.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...errors import RuleError, RuleTypeError, RuleValueError
+from ...errors import RuleError, RuleTypeError, RuleValueError, UnsupportedOp
 from ..backend.compiler_events import ON_DEPEND
-from ..support.lazy_modules import late_function, provided
-from ..support.params import Fused, read_fused, read_shards, read_way
+from ..support.lazy_modules import NEEDS_ENGINE, late_function, provided
+from ..support.params import Fused
 from ..trace.active_rules import THEN, ActiveRules, Moving, is_of_then
 from ..trace.identity import function_key
 from ..trace.lookups import READING, Lookup, check_ranges, names_in, note_lookup, reading
@@ -249,6 +248,7 @@ def _make_template(
     return Template(epoch, lookups, in_force, positions, is_in_order)
 
 
+@provided
 def with_choices(
     rule: Any,
     over: Any = None,
@@ -258,36 +258,12 @@ def with_choices(
 ) -> Any:
     """Return a rule with these choices: `rule` itself if none is made, else a Rule.
 
-    A name is not resolved: the result looks it up at each use, as the name alone would be.
-
     Args:
         over: which array a tensor is a part of, as `axis_name` is; see `Rule.over`.
         residuals: what forward keeps; None: the rule's own choice.
         fused: whether it runs as one kernel; "auto": the rule's own choice.
     """
-    shards = read_shards(over, axis_name)
-    choices: dict[str, Any] = {}
-    if residuals is not None:
-        choices["residuals"] = read_way(residuals, "a rule")
-    if shards is not None:
-        choices["shards"] = shards
-    if read_fused(fused) != "auto":
-        choices["fused"] = fused
-    if not choices:
-        return rule
-    if rule is None:
-        name, value = next(iter(choices.items()))
-        choice = str(value) if name == "shards" else f"{name}={value!r}"
-        raise RuleError(f"{choice} needs a rule: name the rule here too")
-    if isinstance(rule, str):
-        return _named(rule, **choices)
-    return resolve(rule).copy(**choices)
-
-
-@functools.lru_cache(768)
-def _named(name: str, **choices: Any) -> Rule:
-    # A composition of one part, so that the name is looked up at each use; cached, as it owns code.
-    return Rule(name=name, parts=(name,), **choices)
+    raise UnsupportedOp(f"a choice made beside a rule's name, as residuals=, {NEEDS_ENGINE}")
 
 
 @provided

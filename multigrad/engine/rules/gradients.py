@@ -19,7 +19,7 @@ from ...core.functions.function import Function
 from ...core.ir.op import FLOATS, dtype_name
 from ...core.rules import registry
 from ...core.rules.context import CURRENT, EMPTY, RuleInForce, apply_now
-from ...core.rules.lookup import unknown_keyword_error, with_choices
+from ...core.rules.lookup import unknown_keyword_error
 from ...core.rules.rule import Rule
 from ...core.rules.rule_application import apply_rule, apply_to_many
 from ...core.support.params import Axes, Key, Over, read_params
@@ -30,6 +30,7 @@ from ...core.trace.random_keys import FREE, Counter, KeySource, keyed
 from ...core.trace.xp import all as xp
 from ...errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.custom_gradient import function as as_function
+from .choices import with_choices
 
 T = TypeVar("T")
 Tensor = Any
