@@ -10,7 +10,6 @@ from multigrad.core.backend.contract import (
     Autodiff,
     Backend,
     Compiler,
-    Draws,
     Kernels,
     Ranks,
     Tensors,
@@ -21,7 +20,7 @@ from multigrad.core.support.lazy_modules import late_function, load_engine
 
 from .core import compile, versions
 from .core.attach import host, render
-from .core.kernels import exact, ops, random
+from .core.kernels import exact, ops
 
 __all__ = ["backend"]
 
@@ -67,11 +66,7 @@ backend = Backend(
         isolate=host.isolate,
         rehearse=late_function("multigrad_jax.rehearsal:rehearse"),
     ),
-    draws=Draws(
-        draw_key=random.draw_key,
-        fold_in=random.fold_in,
-        key_pair=random.key_pair,
-    ),
+    draws=late("multigrad_jax.kernels.random:DRAWS"),
     compiler=Compiler(
         jit=late_function("multigrad_jax.jit:jit"),
         on_enter=compile.on_enter,

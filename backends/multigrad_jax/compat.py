@@ -17,8 +17,9 @@ from multigrad.core.rules.lookup import unknown_keyword_error
 from multigrad.core.rules.rule import Rule
 from multigrad.core.rules.rule_application import apply_rule as apply_to_tensor
 from multigrad.core.support.params import read_params
-from multigrad.core.trace.random_keys import Counter, KeySource, normalize_key
+from multigrad.core.trace.active_rules import KeySource
 from multigrad.engine.rules.gradients import GradientRule, fold_step
+from multigrad.engine.trace.random_keys import Counter, normalize_key
 from multigrad.errors import BackendNotFound, RuleError
 
 from .core import compile

@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.core import random as core
 from multigrad.core.backend.contract import Group
 from multigrad.core.backend.rows import rows_of
 from multigrad.core.support.threads import set_within
+from multigrad.engine import random as core
 from multigrad.engine.ops.collectives import check_pairs
 from multigrad.errors import GradientError, RuleValueError
 
@@ -31,8 +31,7 @@ from .attach.forward_mode import with_forward_mode
 from .attach.vjp import PUSHING
 from .core import versions
 from .core.attach.host import mapped_axes
-from .core.attach.render import is_manual, within
-from .core.kernels.random import key_words
+from .core.attach.render import is_manual, key_words, within
 
 if TYPE_CHECKING:
     from multigrad.core.backend.emitted import Emitted

@@ -15,10 +15,11 @@ import numpy as np
 from jax.scipy import special
 
 from multigrad.backend import Ejection, Emitted
-from multigrad.core import random as core
+from multigrad.engine import random as core
 
 from .core.attach import render as attach_render
-from .core.kernels import random, reductions
+from .core.kernels import reductions
+from .kernels import random
 
 Tensor: TypeAlias = jax.Array
 

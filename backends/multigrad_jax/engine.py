@@ -12,5 +12,5 @@ provide("multigrad_jax", {
         "attach.forward_mode": "render_forward_mode",
         "distributed": "in_shards",
     },
-    "core.kernels.random": {"distributed": "draw_part"},
+    "kernels.random": {"distributed": "draw_part"},
 })  # fmt: skip

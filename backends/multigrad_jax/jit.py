@@ -16,6 +16,7 @@ from multigrad.core.support.threads import SERIALS, set_within
 from multigrad.core.trace.trace import setting
 from multigrad.engine.rules import jit as compilers
 
+from .core.attach.render import key_words
 from .core.compile import (
     ENTERED,
     EPOCH,
@@ -27,7 +28,6 @@ from .core.compile import (
     on_replace,
     value_of,
 )
-from .core.kernels import random
 
 
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
@@ -69,7 +69,7 @@ class _CompiledByJax(compilers.Run):
             yield
 
     def call(self, rules: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
-        hidden = self.hidden(rules, load_backend("jax"), lambda number: number, random.key_words)
+        hidden = self.hidden(rules, load_backend("jax"), lambda number: number, key_words)
         on_read(None)  # a trace around this one may hold the hidden arguments as constants
         with FRAME("xg.jit"), MOVED(self.word):
             result_and_count = self.run(*args, multigrad_hidden=hidden, **kwargs)

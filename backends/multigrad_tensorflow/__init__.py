@@ -8,20 +8,21 @@ from multigrad.core.backend.contract import (
     Autodiff,
     Backend,
     Compiler,
-    Draws,
     Kernels,
     Ranks,
     Tensors,
     late,
 )
-from multigrad.core.support.lazy_modules import late_function
+from multigrad.core.support.lazy_modules import late_function, load_engine
 
-from .core import compile, recomputed_regions, replicas
+from .core import compile, recomputed_regions
 from .core.attach import host, render
-from .core.kernels import exact, ops, random
+from .core.kernels import exact, ops
 
 __all__ = ["backend"]
 
+
+load_engine(__name__)
 backend = Backend(
     name="tensorflow",
     tensors=Tensors(
@@ -59,11 +60,7 @@ backend = Backend(
         joins_loops=True,
         isolate=host.isolate,
     ),
-    draws=Draws(
-        draw_key=random.draw_key,
-        fold_in=random.fold_in,
-        key_pair=random.key_pair,
-    ),
+    draws=late("multigrad_tensorflow.kernels.random:DRAWS"),
     compiler=Compiler(
         jit=late_function("multigrad_tensorflow.jit:jit"),
         read_activation=(recomputed_regions.READER,),
@@ -81,7 +78,7 @@ backend = Backend(
     imports=late("multigrad_tensorflow.features:IMPORTS"),
     models=late("multigrad_tensorflow.features:MODELS"),
     modes=late("multigrad_tensorflow.features:MODES"),
-    ranks=Ranks(group=replicas.rank_group),
+    ranks=Ranks(group=host.rank_group),
     differences=late("multigrad_tensorflow.differences:DIFFERENCES"),
     ejection=late("multigrad_tensorflow.eject:EJECTION"),
 )

@@ -13,14 +13,14 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from multigrad.core import random as core
 from multigrad.core.backend.rows import rows_of
+from multigrad.engine import random as core
 from multigrad.engine.ops.collectives import check_pairs
 from multigrad.errors import GradientError, RuleValueError, UnsupportedOp
 
 from .core.attach.host import ALONE
-from .core.kernels.random import is_dtensor
 from .core.kernels.reductions import dim
+from .kernels.random import is_dtensor
 
 Tensor: TypeAlias = tf.Tensor
 Names: TypeAlias = tuple[str, ...] | None

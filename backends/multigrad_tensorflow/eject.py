@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from multigrad.backend import Ejection
-from multigrad.core import random as core
-from multigrad.core.random import draws
+from multigrad.engine import random as core
 
 from .core.attach import render
-from .core.kernels import random, reductions
+from .core.kernels import reductions
+from .kernels import random
 
 Tensor: TypeAlias = tf.Tensor
 
@@ -69,7 +69,7 @@ def draw_with_numpy(draw: Any, key: Tensor, x: Tensor) -> Tensor:
 
 def lay_out(key: Any, shape: Any) -> Any:
     """The key, and a draw cut into blocks: (start, stop, the first counter)."""
-    return key, draws.whole_blocks(shape)
+    return key, core.whole_blocks(shape)
 
 
 EJECTION = Ejection(
@@ -93,9 +93,9 @@ EJECTION = Ejection(
         random.draw_key: draw_key,
         random.counters: counters,
         random.draw_with_numpy: draw_with_numpy,
-        draws.lay_out: lay_out,
-        core.normal: draws.normal,
-        core.uniform: draws.uniform,
+        core.lay_out: lay_out,
+        core.normal: core.normal,
+        core.uniform: core.uniform,
         random.fold_in: fold_in,
         random.uniform_like: uniform_like,
         core.words_of: words_of,

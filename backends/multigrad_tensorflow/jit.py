@@ -15,7 +15,7 @@ from multigrad.core.rules.context import ActiveRules
 from multigrad.engine.rules import jit as compilers
 
 from .core.compile import on_read
-from .core.kernels import random
+from .kernels import random
 
 Tensor: TypeAlias = tf.Tensor
 

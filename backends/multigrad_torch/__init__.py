@@ -85,7 +85,7 @@ backend = Backend(
         notes_shapes=True,
         isolate=state.isolate,
     ),
-    draws=late("multigrad_torch.core.kernels.random:DRAWS"),
+    draws=late("multigrad_torch.kernels.random:DRAWS"),
     compiler=Compiler(
         jit=late_function("multigrad_torch.compile.jit:jit"),
         is_exporting=readers.is_exporting,

@@ -16,8 +16,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from multigrad.backend import Group, rows_of
-from multigrad.core import random as core
 from multigrad.core.trace.active_rules import CHECKED, compare, note_for_ranks
+from multigrad.engine import random as core
 from multigrad.engine.ops.collectives import check_pairs
 from multigrad.errors import GradientError, RuleValueError
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.backend import Ejection, Made
-from multigrad.core.random import (
+from multigrad.engine.random import (
     PARITY,
     ROTATIONS,
     UNIFORM_FIELDS,
@@ -27,7 +27,8 @@ from multigrad.core.random import (
 from . import export
 from .attach import standalone
 from .core.attach import attach
-from .core.kernels import elementwise, random, reductions
+from .core.kernels import elementwise, reductions
+from .kernels import random
 
 Tensor: TypeAlias = torch.Tensor
 

@@ -32,7 +32,7 @@ provide("multigrad_torch", {
 @at_import
 def register_draws() -> None:
     """Register the operators of draws: a program that holds some is loaded without a trace."""
-    import_module("multigrad_torch.core.kernels.random")
+    import_module("multigrad_torch.kernels.random")
 
 
 if CHECKED:  # it compares ranks before each step of an optimizer

@@ -19,13 +19,12 @@ MODULES = {
     "dialects": "multigrad.engine.capture.dialects.dialect_api",
     "importers": "multigrad.engine.functions.importer_api",
     "ops": "multigrad.core.ops",
-    "random": "multigrad.core.random",
+    "random": "multigrad.engine.random",
 }
 # Keep both lists equal: the first is for type checkers, the second runs, and loads no more than an
 # author's code names. See tests/graph/support/test_lazy_modules.py.
 if TYPE_CHECKING:
     from ..core import ops as ops
-    from ..core import random as random
     from ..core.backend.contract import Autodiff as Autodiff
     from ..core.backend.contract import Backend as Backend
     from ..core.backend.contract import Casts as Casts
@@ -74,7 +73,7 @@ if TYPE_CHECKING:
     from ..core.ops.activations import SELU_SCALE as SELU_SCALE
     from ..core.ops.numerics import as_numpy_dtype as as_numpy_dtype
     from ..core.ops.reductions import over as over
-    from ..core.random import REPLAYED as REPLAYED
+    from ..engine import random as random
     from ..engine.backend.differences import ALL as ALL
     from ..engine.backend.differences import KINDS as KINDS
     from ..engine.backend.differences import SIGN_OF_ZERO as SIGN_OF_ZERO
@@ -107,6 +106,7 @@ if TYPE_CHECKING:
     from ..engine.ops.products import as_matrix as as_matrix
     from ..engine.ops.special import MILLS_FROM as MILLS_FROM
     from ..engine.ops.special import inverse_mills as inverse_mills
+    from ..engine.random import REPLAYED as REPLAYED
     from ..errors import GradientError as GradientError
     from ..errors import MultigradError as MultigradError
     from ..errors import RuleError as RuleError
@@ -135,7 +135,7 @@ else:
             ".engine.ops.special": ("MILLS_FROM", "inverse_mills"),
             ".core.ops.reductions": ("over",),
             ".core.ops.numerics": ("as_numpy_dtype",),
-            ".core.random": ("REPLAYED",),
+            ".engine.random": ("REPLAYED",),
             ".core.backend.contract": (
                 "Autodiff", "Backend", "Casts", "Compiler", "Draws", "Group", "Kernels", "Ranks",
                 "Reader", "Tensors", "WeakTypes", "late",

@@ -13,7 +13,10 @@ provide("multigrad", {
     "core.ops": {"engine.ops.families": "list_families"},
     "core.trace.xp.all": {"engine.trace.xp.others": "other_modules"},
     "core.lowering.derivatives": {"engine.lowering.calls": "split_calls pull_joined retyped"},
-    "core.trace.active_rules": {"engine.trace.ranks": "note_for_ranks compare name_rank"},
+    "core.trace.active_rules": {
+        "engine.trace.random_keys": "draw_next keyed key_token",
+        "engine.trace.ranks": "note_for_ranks compare name_rank",
+    },
     "core.trace.python_protocols": {"engine.trace.assertions": "asserted"},
     "core.lowering.emit": {"engine.lowering.loops": "write_loop"},
     "core.lowering.function_graph": {"engine.lowering.cuts": "cut_otherwise find_other_cuts"},

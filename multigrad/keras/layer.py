@@ -32,7 +32,7 @@ from ..core.rules.rule_in_force import RuleInForce, bind_addressed
 from ..core.support.params import read_params as read_given
 from ..core.support.tracebacks import shorten
 from ..core.support.trees import Tensor
-from ..core.trace.random_keys import KeySource
+from ..core.trace.active_rules import KeySource
 from ..core.trace.trace import NeedsConcrete
 from ..engine.rules.bridging import call_activation
 from ..errors import MultigradError, RuleError

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..core import ops, random
+from ..core import ops
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import load_backend
 from ..core.functions.arguments import flatten
@@ -22,14 +22,15 @@ from ..core.functions.function import Function
 from ..core.functions.recipe import Variant
 from ..core.ir.graph import every_node
 from ..core.lowering.lower import run_reference
-from ..core.random import key_from_int
 from ..core.support.records import cached_property
 from ..core.support.trees import optree
+from ..engine import random
 from ..engine.functions.known_forms import capture_example
 from ..engine.functions.proof.compare import are_off, eps_of, largest_of, margins
 from ..engine.functions.proof.line_tracing import StepLimit
 from ..engine.functions.proof.meanings import MOST_TURNS, Bounded, has_signs
 from ..engine.ops.loops import turning_at_most
+from ..engine.random import key_from_int
 from ..errors import MultigradError, RuleTypeError
 from .parity import ROUNDINGS, find_names
 from .subject import (

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..core import random
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import (
     backend_among,
@@ -41,13 +40,13 @@ from ..core.ir.op import dtype_name
 from ..core.lowering.forwards import Forward
 from ..core.lowering.function_graph import FunctionGraph
 from ..core.ops.numerics import as_numpy_dtype, ignoring_warnings
-from ..core.random import key_from_int
 from ..core.rules.activation import Activation
 from ..core.rules.registry import resolve
 from ..core.rules.rule import Rule
 from ..core.rules.signature import name_of
 from ..core.rules.vjp import vjp_leaves
 from ..core.support.trees import Tensor, optree
+from ..engine import random
 from ..engine.capture.user_code.libraries import dialect_of
 from ..engine.functions.code_recipes import recipe_of_pair
 from ..engine.functions.custom_gradient import function as make_function
@@ -56,6 +55,7 @@ from ..engine.functions.known_forms import find_variant, shape_under
 from ..engine.functions.proof.meanings import Bounded, VectorSigns, run_bounded
 from ..engine.functions.proof.run import home_name
 from ..engine.functions.proof.run import homes as homes_of_dialect
+from ..engine.random import key_from_int
 from ..errors import MultigradError, RuleTypeError, TraceError
 
 Array: TypeAlias = np.ndarray[Any, Any]

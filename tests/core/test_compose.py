@@ -167,17 +167,6 @@ def test_unknown_part_is_an_error_at_once(part: Any) -> None:
         xg.compose("scale", part)
 
 
-def test_parts_draw_different_numbers_from_one_key(backend: Any) -> None:
-    twice, once = xg.compose("full_jam", "full_jam"), xg.get("full_jam")
-    ones = backend.array(np.ones(1000, np.float32))
-    u = backend.numpy(once(None, ones, ones, key=3))
-    both = backend.numpy(twice(None, ones, ones, key=3))
-    np.testing.assert_array_equal(backend.numpy(twice(None, ones, ones, key=3)), both)
-    second = both / u
-    assert second.min() >= 0 and second.max() <= 1.0001
-    assert abs(np.corrcoef(u, second)[0, 1]) < 0.2
-
-
 def test_what_a_composition_binds_reaches_the_graphs_of_its_parts(backend: Any) -> None:
     def repeated(ctx: Any, grad_out: Any, tin: Any, n: int = 3, width: float = 1.0) -> Any:
         for _ in range(n if width < 2 else n + 1):

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.core import ops, random
+from multigrad.core import ops
 from multigrad.core.ir.graph import Graph, Node
 from multigrad.core.ir.op import T
 from multigrad.core.rules.rule_names import OWN
 from multigrad.core.trace.trace import NeedsConcrete
+from multigrad.engine import random
 from multigrad.engine.support.shards import Shards, read_shards
 
 RNG = np.random.default_rng(0)

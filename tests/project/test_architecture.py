@@ -25,10 +25,10 @@ ROOT = Path(__file__).parents[2]
 # engine, and neither anything of a feature.
 ROOMS = (
     "errors",
-    *("core.support", "core.random", "core.ir", "core.ops", "core.passes", "core.backend"),
+    *("core.support", "core.ir", "core.ops", "core.passes", "core.backend"),
     *("core.trace", "core.xp", "core.lowering", "core.functions", "core.rules"),
-    *("engine.support", "engine.ops", "engine.passes", "engine.backend", "engine.trace"),
-    *("engine.lowering", "engine.capture", "engine.functions", "engine.rules"),
+    *("engine.support", "engine.random", "engine.ops", "engine.passes", "engine.backend"),
+    *("engine.trace", "engine.lowering", "engine.capture", "engine.functions", "engine.rules"),
     *("backend", "estimators", "schedule", "models", "look", "audit", "keras", "compat"),
 )
 # The same of the rooms inside; "" are the files that a room has for itself. Its `__init__` is a
@@ -59,9 +59,10 @@ DOOR = {"multigrad.backend"}
 # register a rule loads nothing that captures one; and of backends, rules on models make Functions,
 # which need the backend, and most programs have none.
 LATE = {
-    *(f"multigrad.core.rules.{name}" for name in ("activation", "lookup", "rule", "rule_names")),
+    *(f"multigrad.core.rules.{name}" for name in ("activation", "lookup", "rule")),
+    *("multigrad.core.rules.rule_names", "multigrad.core.backend.contract"),
     "multigrad.core.lowering.reference.backend",
-    *("multigrad_torch", "multigrad_jax", "multigrad_tensorflow"),
+    *("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", "multigrad_tensorflow.engine"),
     *(f"multigrad_{name}.features" for name in ("torch", "jax", "tensorflow")),
     *("multigrad_torch.attach.fusing.dispatch", "multigrad_torch.core.kernels.fast"),
 }

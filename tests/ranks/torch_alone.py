@@ -25,7 +25,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import multigrad as xg
 from multigrad.compat.hook import attach_param_hooks, remove_param_hooks
-from multigrad.core import random as core
+from multigrad.engine import random as core
 from multigrad_torch.core import versions
 from multigrad_torch.core.kernels import random
 

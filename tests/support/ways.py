@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import multigrad as xg
-from multigrad.core import random
+from multigrad.engine import random
 from multigrad.engine.rules.bridging import call_activation, call_function
 
 from .kinds import LAYER, WEIGHT, Kind, NotApplicable, X, bare, keyed, tensor_for, weight_for

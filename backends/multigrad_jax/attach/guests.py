@@ -19,7 +19,7 @@ from multigrad.engine.backend.guest import Guest, Kind, Pull, SharedBuffer, kind
 
 from ..core.attach.host import is_traced, precision
 from ..core.attach.render import make_strong
-from ..core.kernels.random import place_like
+from ..kernels.random import place_like
 from .as_written import is_eager
 from .vjp import forbid_derivative
 

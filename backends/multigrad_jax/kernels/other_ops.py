@@ -22,7 +22,7 @@ from multigrad.engine.ops.special_functions import digamma_by_reflection, polyga
 from .. import distributed
 from ..core.kernels import elementwise
 from ..core.kernels import ops as core
-from . import arrays, shapes
+from . import arrays, random, shapes
 
 Tensor: TypeAlias = Any
 
@@ -58,6 +58,7 @@ SPECIAL: dict[Op, Callable[..., Any]] = {
     ops.LGAMMA: jax.lax.lgamma,
 }
 OWN: dict[Op, Callable[..., Any]] = {**SPECIAL, **arrays.OPS, **distributed.OPS, **core.OWN}
+OWN |= random.OPS
 WIDE = (*IN_FLOAT32, ops.CUMSUM, ops.CUMPROD, ops.CONV, ops.EINSUM, ops.SINC, ops.ERFINV)
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
 OPS = {**compositions(OWN, elementwise.widened, shapes.positions), **OWN}

@@ -10,17 +10,19 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from multigrad.core import ops, random
+from multigrad.core import ops
 from multigrad.core.backend.rows import compositions
 from multigrad.core.ir.op import Op
+from multigrad.engine import random
 from multigrad.engine.ops.families import IN_FLOAT32
 from multigrad.engine.ops.special_functions import digamma_by_reflection, polygamma_by_zeta
 
 from .. import distributed
 from ..core.kernels import elementwise
 from ..core.kernels import ops as core
-from ..core.kernels.random import NAMESPACE
 from . import arrays, shapes
+from . import random as random_kernels
+from .random import NAMESPACE
 
 Tensor: TypeAlias = tf.Tensor
 
@@ -58,6 +60,7 @@ SPECIAL: dict[Op, Callable[..., Any]] = {
     ops.I1E: tf.math.special.bessel_i1e,
 }
 OWN: dict[Op, Callable[..., Any]] = {**SPECIAL, **arrays.OPS, **distributed.OPS, **core.OWN}
+OWN |= random_kernels.OPS
 WIDE = (*IN_FLOAT32, ops.CUMSUM, ops.CUMPROD, ops.CONV, ops.EINSUM, ops.MATMUL, ops.LGAMMA)
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
 OPS = {**compositions(OWN, elementwise.widened, shapes.positions), **OWN}

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import torch
 from torch.overrides import TorchFunctionMode
 
-from multigrad.core.random import REPLAYED
 from multigrad.engine.capture.meanings import composites
+from multigrad.engine.random import REPLAYED
 
 from ..dialect.table import ALIASES
 

@@ -10,13 +10,13 @@ import torch
 
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.rules.context import RuleInForce
-from multigrad.core.trace.random_keys import KeySource
+from multigrad.core.trace.active_rules import KeySource
 
 from ..core.compile.arguments import new_numbers
 from ..core.compile.calls import JIT_KEY, JIT_START, KeyArgument
 from ..core.dynamo import at_import
-from ..core.kernels import random
 from ..core.versions import custom_op
+from ..kernels import random
 
 
 # --- keys -----------------------------------------------------------------------------------------

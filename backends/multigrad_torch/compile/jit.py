@@ -15,15 +15,15 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.core.backend.discovery import load_backend
-from multigrad.core.backend.values import key_for
 from multigrad.core.rules.context import CURRENT, ActiveRules, RuleInForce
+from multigrad.core.trace.active_rules import KeySource
 from multigrad.core.trace.lookups import all_at_present
-from multigrad.core.trace.random_keys import KeySource
 from multigrad.core.trace.trace import setting
+from multigrad.engine.trace.random_keys import key_for
 
 from ..core import versions
 from ..core.compile.dynamo_guards import EPOCH, MIRROR, ApplicationCount, reads_numbers
-from ..core.kernels import random
+from ..kernels import random
 
 Tensor: TypeAlias = torch.Tensor
 

@@ -16,9 +16,9 @@ from multigrad.engine.ops.families import IN_FLOAT32
 from multigrad.engine.ops.special_functions import digamma_by_reflection, polygamma_by_zeta
 
 from .. import distributed
-from ..core.kernels import elementwise, random
+from ..core.kernels import elementwise
 from ..core.kernels.ops import OWN
-from . import arrays
+from . import arrays, random
 
 Tensor: TypeAlias = torch.Tensor
 

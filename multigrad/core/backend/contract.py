@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from .. import random
 from ..ir.op import Op
+from ..support.lazy_modules import late_function
 from ..support.records import record
 from ..support.threads import load_module
 from .emitted import Emitted, Function, Source, Vjp
@@ -300,12 +300,12 @@ class Autodiff:
 
 @record()
 class Draws:
-    """Where keys of random draws come from; the defaults are the core's Threefry."""
+    """Where keys of random draws come from; the defaults are the engine's Threefry."""
 
-    draw_key: Callable[[], Key] = random.draw_key
+    draw_key: Callable[[], Key] = late_function("multigrad.engine.random:draw_key")
     """Two uint32 (or a tensor of them) from the framework's own generator."""
 
-    fold_in: Callable[[Key, Any], Key] = random.fold_in
+    fold_in: Callable[[Key, Any], Key] = late_function("multigrad.engine.random:fold_in")
     """(key, n) -> key."""
 
     key_pair: Callable[[Any], Key] | None = None

@@ -108,6 +108,11 @@ def is_of_others(op: Op) -> bool:
     return op not in OF_RULES and "." not in op.name  # a backend's own kernels are of none
 
 
+def is_draw(op: Op) -> bool:
+    """Return whether an op draws random numbers, or makes a key to draw them with."""
+    return op.random or op.name == "fold_in"
+
+
 def rows_of(functions: Mapping[str, Any], among: Iterable[Op] | None = None) -> dict[Op, Row]:
     """Return the functions in a file that are named after their ops: `abs`, or `abs_`.
 
@@ -151,10 +156,25 @@ def compositions(
 
 
 def composing(
-    rows: Mapping[Op, Row], load: Callable[[], Mapping[Op, Row]], widened: Callable[[Row], Row]
+    rows: Mapping[Op, Row],
+    load: Callable[[], Mapping[Op, Row]],
+    widened: Callable[[Row], Row],
+    draws: Callable[[], Mapping[Op, Row]] | None = None,
 ) -> LateRows:
-    """Return a table that composes the rows which it lacks of those that it has."""
-    table = LateRows(rows, load, make=lambda op: composed_row(op, table, widened))
+    """Return a table that composes the rows which it lacks of those that it has.
+
+    Args:
+        draws: gives the rows of random draws, for which no others need to load; None: `load` does.
+    """
+
+    def may_have(op: Op) -> bool:
+        return is_of_others(op) and (draws is None or not is_draw(op))
+
+    def make(op: Op) -> Row | None:
+        row = draws().get(op) if draws is not None and is_draw(op) else None
+        return composed_row(op, table, widened) if row is None else row
+
+    table = LateRows(rows, load, may_have, make)
     return table
 
 

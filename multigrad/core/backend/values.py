@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import BackendNotFound, RuleError, RuleValueError, UnsupportedOp
-from .. import ops, random
+from ...errors import BackendNotFound, UnsupportedOp
+from .. import ops
 from ..ir.op import BOOL, FLOATS, WHOLE, Op, dtype_name
 from ..passes.simplify import on_numbers, symbol_function
 from ..support.threads import set_within
@@ -77,56 +77,6 @@ def concrete_number(value: Any) -> float | None:
     """Return a 0-d tensor's number, or None where it is known at run time only."""
     tensors = backend_of(value).tensors
     return None if tensors.is_traced(value) else float(tensors.to_numpy(value))
-
-
-def key_pair(key: Any) -> Any:
-    """Return the two uint32 words in a user's key object, or a traced form of them."""
-    if isinstance(key, np.integer):
-        return random.key_pair(key)
-    if isinstance(key, tuple | list):
-        if len(key) == 2 and all(isinstance(word, int) and 0 <= word < 2**32 for word in key):
-            return (int(key[0]), int(key[1]))
-        raise RuleValueError(f"a key of two words needs two uint32, got {key!r}")
-    try:
-        backend = backend_of(key)
-    except BackendNotFound:
-        raise RuleValueError(
-            f"key must be an int, a jax key or two uint32, got {type(key).__name__} {key!r}"
-        ) from None
-    return read_key(backend, key)
-
-
-def read_key(backend: Backend, key: Any) -> Any:
-    if backend.draws.key_pair is not None:
-        return backend.draws.key_pair(key)
-    return random.key_pair(backend.tensors.to_numpy(key))
-
-
-def concrete_key(key: Any) -> tuple[int, int] | None:
-    """Return the two words of a key, or None where they are known at run time only."""
-    if isinstance(key, tuple):
-        return key
-    tensors = backend_of(key).tensors
-    if tensors.is_traced(key):
-        return None
-    first, second = tensors.to_numpy(key).tolist()
-    return first, second
-
-
-def key_for(backend: Backend, key: Any) -> Any:
-    """Return a key that a backend can fold in: another framework's as two ints."""
-    if isinstance(key, tuple):
-        return key
-    owner = backend_of(key)
-    if owner is backend:
-        return key
-    words = concrete_key(key)
-    if words is None:
-        raise RuleError(
-            f"the key belongs to a trace of {owner.name} and {backend.name} draws: give a key "
-            f"that is known, an int or two uint32"
-        )
-    return words
 
 
 def run_on_tensors_alone(

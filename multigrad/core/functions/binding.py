@@ -20,8 +20,8 @@ from ..ir.op import BOOL, T
 from ..lowering.checks import find_device
 from ..support.lazy_modules import provided
 from ..support.trees import Tensor, optree
+from ..trace.active_rules import KeySource
 from ..trace.coercion import array_node
-from ..trace.random_keys import KeySource
 from ..trace.trace import Trace, lift
 from .arguments import Layout, Leaf
 from .recipe import Recipe, Variant

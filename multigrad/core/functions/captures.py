@@ -16,9 +16,9 @@ from ..ir.graph import Location, Node
 from ..passes.facts import GIVEN, LIBRARY, Shapes
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.threads import build_once
+from ..trace.active_rules import KeySource
 from ..trace.identity import items_key
 from ..trace.lookups import READ, look_up_all
-from ..trace.random_keys import KeySource
 from ..trace.trace import NeedsConcrete, Trace
 from .arguments import Layout
 from .capture_errors import NotCaptured, warn_disproved

@@ -34,9 +34,9 @@ from ..lowering.lower import lower_graphs
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.threads import build_once, set_within
 from ..support.trees import optree
+from ..trace.active_rules import KeySource
 from ..trace.identity import value_key
 from ..trace.lookups import is_in_force, is_read
-from ..trace.random_keys import KeySource
 from .arguments import PLAIN, Layout, flatten, learn_containers, one_backend, owner_of, unwrap
 from .binding import Entry, bind_leaves
 from .capture_errors import NotCaptured

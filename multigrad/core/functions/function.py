@@ -28,7 +28,7 @@ from ..support.params import Fused, P, R, read_fused, read_params, read_way
 from ..support.pickles import is_of_session, name_in_module, pickled
 from ..support.tracebacks import shorten
 from ..support.trees import optree
-from ..trace.random_keys import FREE, Counter, keyed
+from ..trace.active_rules import FREE, keyed
 from ..trace.trace import Value
 from .arguments import PLAIN, as_numbers, flatten
 from .captures import Captures, captures_of, inline
@@ -205,7 +205,8 @@ class Function(Generic[P, R]):
         recipe, changes = copy_recipe(self.recipe, memo), dict[str, Any]()
         is_changed = recipe is not self.recipe
         if self.is_keyed:
-            changes["draws"] = replace(self.draws, counter=Counter(self.draws.counter.count))
+            counter = self.draws.counter  # which the copy goes on from by itself
+            changes["draws"] = replace(self.draws, counter=type(counter)(counter.count))
         if is_changed:
             changes["captures"] = Captures(recipe, self.captures.prove, self.captures.module)
         if is_changed or self.defaults:

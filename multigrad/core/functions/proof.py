@@ -32,10 +32,9 @@ from .. import ops
 from ..backend.contract import Backend
 from ..backend.discovery import backend_of
 from ..ir.graph import Graph, format_graph
-from ..random import fold_in
 from ..support.trees import Tensor
 from . import samples
-from .recipe import KEY, Recipe, Variant
+from .recipe import Recipe, Variant
 from .samples import InputSlot, Sample
 
 # --- how much is proven ---------------------------------------------------------------------------
@@ -82,15 +81,6 @@ def isolated(backend: Backend, run: Callable[[], Any], dtype: str, is_random: bo
     # In a context of its own: what the run sets there ends with it.
     run_own = contextvars.copy_context().run
     return run_own(run_precisely) if isolate is None else run_own(isolate, run_precisely, is_random)
-
-
-def keys() -> Iterator[Any]:
-    """Yield the keys of an application's draws, as capture numbers them."""
-    yield KEY
-    n = 1
-    while True:
-        yield fold_in(KEY, n)
-        n += 1
 
 
 def to_tensor(backend: Backend, array: Array) -> Tensor:

@@ -464,7 +464,9 @@ def _names(lowering: Lowering, defaults: Mapping[str, Any] | None) -> Names:
 def _attach(lowering: Lowering, emitted: Emitted) -> Attached:
     backend, emission = lowering.backend, lowering.emission
     if emitted.draws:
-        emission.namespace["draw_key"] = backend.draws.draw_key
+        draw_key = backend.draws.draw_key
+        # Of one that loads late, the function itself: an ejected file holds its source.
+        emission.namespace["draw_key"] = getattr(draw_key, "load", lambda: draw_key)()
     source = emission.with_definitions(backend.autodiff.render(emitted))
     name = lowering.graphs.name
     namespace = compile_source(source, name, emission.namespace, emission.written)

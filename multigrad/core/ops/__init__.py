@@ -18,7 +18,6 @@ from ..support.lazy_modules import NEEDS_ENGINE, provided
 from . import (
     activations,
     arithmetic,
-    draws,
     logic,
     reductions,
     selection,
@@ -28,7 +27,6 @@ from . import (
 )
 from .activations import *
 from .arithmetic import *
-from .draws import *
 from .logic import *
 from .reductions import *
 from .selection import *
@@ -38,6 +36,7 @@ from .transcendental import *
 
 if TYPE_CHECKING:
     from ...engine.ops.collectives import *
+    from ...engine.ops.draws import *
     from ...engine.ops.factors import *
     from ...engine.ops.indexing import *
     from ...engine.ops.indices import *
@@ -65,7 +64,7 @@ def callable_rows(rows: dict[str, Op]) -> tuple[Op, ...]:
 
 
 CORE_FAMILIES = (
-    arithmetic, transcendental, activations, logic, selection, reductions, shapes, draws, structure,
+    arithmetic, transcendental, activations, logic, selection, reductions, shapes, structure,
 )  # fmt: skip
 CORE_OPS = callable_rows(rows_in(CORE_FAMILIES))
 

@@ -21,7 +21,7 @@ from ..support.params import Axes, FixedParams, Fused, Over, Residuals, read_par
 from ..support.pickles import pickled
 from ..support.threads import SERIALS
 from ..support.tracebacks import shorten
-from ..trace.active_rules import CHECKED, CURRENT, is_of_then, note_for_ranks
+from ..trace.active_rules import CHECKED, CURRENT, FREE, is_of_then, note_for_ranks
 from ..trace.lookups import (
     Lookup,
     Telling,
@@ -31,7 +31,6 @@ from ..trace.lookups import (
     names_in,
     reading,
 )
-from ..trace.random_keys import FREE
 from ..trace.trace import Value, dtype_name
 from .lookup import apply_now, unknown_keyword_error, with_choices
 from .rule_names import Epoch, find_forward

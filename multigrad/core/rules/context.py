@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias, TypeVar,
 
 from ...errors import MultigradError, RuleTypeError, RuleValueError, suggest
 from ..backend.compiler_events import Leave, enter_rules, hook_params, leave_rules, show_tensors
-from ..support.lazy_modules import deprecated_names, provided
+from ..support.lazy_modules import deprecated_names, late_value, provided
 from ..support.params import Axes, Fused, Key, Over, Residuals, read_params
 from ..support.threads import set_within
 from ..support.tracebacks import door
@@ -33,14 +33,13 @@ from ..trace.active_rules import (
     name_rank,
     note_for_ranks,
 )
-from ..trace.random_keys import Counter, normalize_key
 from .lookup import activate, apply_now, unknown_keyword_error, with_choices
 from .rule import Rule
 from .rule_in_force import RuleInForce, tokens_of
 from .rule_names import get
 
 if TYPE_CHECKING:
-    from ..trace.random_keys import key_token
+    from ...engine.trace.random_keys import Counter, key_token, normalize_key
 
 __all__ = [
     "CURRENT",
@@ -58,10 +57,17 @@ __all__ = [
 ]  # fmt: skip
 
 INSTEAD = "compare `token` of a rule in force, which contains the key"
-__getattr__ = deprecated_names(
-    __name__,
-    {"key_token": ("multigrad.core.trace.random_keys:key_token", "1.0", "2.0", INSTEAD)},
+OF_KEYS = "multigrad.engine.trace.random_keys:"
+_get_deprecated = deprecated_names(
+    __name__, {"key_token": (f"{OF_KEYS}key_token", "1.0", "2.0", INSTEAD)}
 )
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Counter", "normalize_key"):
+        return late_value(OF_KEYS + name)()
+    return _get_deprecated(name)
+
 
 Scope: TypeAlias = Literal["activations", "params", "all"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)

@@ -18,9 +18,8 @@ from ..ir.graph import Graph
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.params import is_address, read_params
 from ..support.threads import SERIALS
-from ..trace.active_rules import Moving, settle
+from ..trace.active_rules import FREE, KeySource, Moving, key_token, keyed, settle
 from ..trace.identity import function_key, items_key, owners_of
-from ..trace.random_keys import FREE, KeySource, key_token, keyed
 from ..trace.trace import NeedsConcrete
 from .signature import REQUIRED, STATIC_TYPES, Signature, check_value
 from .specialization import Slot, Specialization, code_of

@@ -28,8 +28,8 @@ from ..support.params import R
 from ..support.threads import build_once
 from ..support.tracebacks import door, shorten
 from ..support.trees import Tensor, optree
+from ..trace.active_rules import FREE, KeySource
 from ..trace.lookups import at_present
-from ..trace.random_keys import FREE, KeySource
 from ..trace.trace import Value
 from .activation import Activation
 from .activation_function import put_under

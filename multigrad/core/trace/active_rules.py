@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from ..backend.contract import Group
+from ...errors import UnsupportedOp
+from ..backend.contract import Backend, Group
 from ..backend.discovery import loaded
-from ..support.lazy_modules import provided
+from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.records import record
 from ..support.threads import SERIALS, set_within
 
@@ -67,6 +68,47 @@ class ActiveRules:
 EMPTY = ActiveRules()
 # Set by `use`, reset when it is left; each thread and task has its own.
 CURRENT: ContextVar[ActiveRules] = ContextVar("multigrad_active", default=EMPTY)
+
+
+# --- random draws: where the keys of calls come from ----------------------------------------------
+@record()
+class KeySource:
+    """The source of the keys of calls.
+
+    Attributes:
+        key: two uint32, or a backend's own key object; call n draws from `fold_in(key, n)`.
+        counter: a Counter if there is a key.
+        generator: returns the key of each call if there is none; None: the framework's own.
+    """
+
+    key: Any = None
+    counter: Any = None
+    generator: Callable[[], Any] | None = None
+
+    def next_key(self, backend: Backend) -> Any:
+        """Return the key of one call; in a region that runs again, the key of its first run."""
+        return draw_next(self, backend)
+
+
+FREE = KeySource()
+
+
+@provided
+def draw_next(draws: KeySource, backend: Backend) -> Any:
+    """Return the key of one call."""
+    raise UnsupportedOp(f"a random draw {NEEDS_ENGINE}")
+
+
+@provided
+def key_token(draws: KeySource) -> str:
+    """Return text that is equal for equal keys."""
+    return ""
+
+
+@provided
+def keyed(key: Any) -> KeySource:
+    """Return reproducible draws for a key as users write it."""
+    raise UnsupportedOp(f"a key of random draws {NEEDS_ENGINE}")
 
 
 # --- the ranks of a program, whose rules MULTIGRAD_CHECK_RANKS compares (`engine/trace/ranks.py`) -

@@ -13,7 +13,7 @@ from ...core.functions.binding import Entry
 from ...core.functions.decision import ORIGINAL, SAME, TRANSFORMED, decide, form_under_autocast
 from ...core.functions.entries import Entries, numbers_in_list
 from ...core.functions.recipe import Variant, callers_own, copied_all, is_original_on
-from ...core.trace.random_keys import KeySource
+from ...core.trace.active_rules import KeySource
 from ...core.trace.source import AUTOCAST
 from ...errors import TraceError
 from .calls.as_written import explain_fallback, no_original, refuse_elsewhere, run_as_it_is

@@ -25,8 +25,8 @@ from ...core.rules.activation_function import put_under
 from ...core.rules.rule_in_force import RuleInForce, read_number
 from ...core.rules.specialization import Specialization
 from ...core.support.trees import optree
+from ...core.trace.active_rules import KeySource
 from ...core.trace.lookups import RULE_IN_FORCE, at_present, look_up, note_lookup
-from ...core.trace.random_keys import KeySource
 from ...core.trace.source import ORDERS
 from ...core.trace.trace import NeedsConcrete, Trace, Value
 from ..lowering.calls import CustomCall, record_call

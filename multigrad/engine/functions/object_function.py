@@ -21,7 +21,7 @@ from ...core.functions.parameters import Completion, signature_of
 from ...core.functions.recipe import Options, Recipe, Recorded, library_of
 from ...core.rules.signature import called_method, name_of
 from ...core.support.trees import Tensor, optree
-from ...core.trace.random_keys import FREE
+from ...core.trace.active_rules import FREE
 from ...core.trace.trace import Trace, Value, copy_of
 from ...errors import FormatError, TraceError
 from ..capture.copies.run_or_import import run_or_import

@@ -28,9 +28,9 @@ from ...core.ir.graph import Graph
 from ...core.lowering.function_graph import FunctionGraph
 from ...core.passes.simplify import constant, simplify, substitute
 from ...core.support.threads import set_within
+from ...core.trace.active_rules import KeySource
 from ...core.trace.identity import items_key
 from ...core.trace.lookups import is_noted, is_read
-from ...core.trace.random_keys import KeySource
 from ..capture.user_code.reads import LOOSE, Reads, run_while
 
 CALLS = 4  # for which what code reads has stayed the same: then a check of it is written

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...core.backend.values import concrete_key, concrete_number
+from ...core.backend.values import concrete_number
 from ...core.functions.arguments import Forgotten, Layout, Leaf, lay_out, positional_names, type_of
 from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.captures import capture
@@ -25,12 +25,12 @@ from ...core.passes.memory import without_kept
 from ...core.passes.simplify import rename_inputs, with_dtype
 from ...core.support.params import Fused
 from ...core.support.trees import optree
-from ...core.trace.active_rules import Moving
+from ...core.trace.active_rules import FREE, Moving, keyed
 from ...core.trace.lookups import is_read
-from ...core.trace.random_keys import FREE, keyed
 from ...errors import FormatError, TraceError, UnsupportedOp
 from ..passes.residuals import drop_marks, mark_everywhere
 from ..passes.serialize import encode_array, encode_graph, encode_value, fail, read_fields
+from ..trace.random_keys import concrete_key
 from .documents.format import Data, clean, format_document, hash_of, seal, unseal
 from .documents.functions import STATIC, SavedFunction, decode_function, recipe_of_document
 from .known_forms import find_variant, generalized, renewed_variants, some_gradients

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from ...core.ops import CORE_FAMILIES, draws, reductions, shapes, transcendental
+from ...core.ops import CORE_FAMILIES, reductions, shapes, transcendental
 from . import (
     collectives,
+    draws,
     factors,
     indexing,
     indices,
@@ -22,8 +23,7 @@ from . import (
 AFTER: dict[ModuleType, tuple[ModuleType, ...]] = {
     transcendental: (special,),
     reductions: (products, linalg, factors),
-    shapes: (orders, indexing, ordering, indices),
-    draws: (collectives, loops),
+    shapes: (orders, indexing, ordering, indices, draws, collectives, loops),
 }
 # Backends compute these in float32 for 16-bit floats, and round once.
 IN_FLOAT32 = (

@@ -20,11 +20,11 @@ from ...core.ops.numerics import (
     Array,
     complement,
     erf_near_zero,
+    evaluate_polynomial,
     in_float64,
     scaled_erfc,
     widened,
 )
-from ...core.random import evaluate_polynomial
 from ..support.extras import import_extra
 
 # B(2k) / (2k), of the asymptotic series of digamma; B(2k) / (2k)! follows from them.

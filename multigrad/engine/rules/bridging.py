@@ -30,8 +30,8 @@ from ...core.rules.context import RuleInForce
 from ...core.rules.vjp import vjp_leaves
 from ...core.support.threads import build_once, make_lock
 from ...core.support.trees import optree
+from ...core.trace.active_rules import FREE, KeySource
 from ...core.trace.lookups import at_present
-from ...core.trace.random_keys import FREE, KeySource
 from ...errors import MultigradError
 from ..functions.calls.as_written import tensors_among
 from ..lowering.plain_functions import PlainFunctions, without_autodiff

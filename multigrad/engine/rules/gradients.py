@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import backend_among, backend_of
-from ...core.backend.values import concrete_number, key_for
+from ...core.backend.values import concrete_number
 from ...core.functions.function import Function
 from ...core.ir.op import FLOATS, dtype_name
 from ...core.rules import registry
@@ -24,12 +24,12 @@ from ...core.rules.rule import Rule
 from ...core.rules.rule_application import apply_rule, apply_to_many
 from ...core.support.params import Axes, Key, Over, read_params
 from ...core.support.trees import optree
-from ...core.trace.active_rules import CHECKED, compare
+from ...core.trace.active_rules import CHECKED, FREE, KeySource, compare, keyed
 from ...core.trace.lookups import Lookup, names_in, note_lookup, reading
-from ...core.trace.random_keys import FREE, Counter, KeySource, keyed
 from ...core.trace.xp import all as xp
 from ...errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.custom_gradient import function as as_function
+from ..trace.random_keys import Counter, key_for
 from .choices import with_choices
 
 T = TypeVar("T")

@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...core.backend.contract import Backend
-from ...core.backend.values import read_key
 from ...core.functions.arguments import replace_at
 from ...core.ir.op import FLOATS, dtype_name
 from ...core.support.trees import optree
 from ...errors import GradientError, MultigradError, UnsupportedOp
 from ..backend.guest import Guest, Kind, Pull, Shape, SharedBuffer, make_zeros
+from ..trace.random_keys import read_key
 
 Tensor = Any
 WIDE = ("float64", "int64", "uint64")

@@ -27,10 +27,10 @@ from ...core.rules.context import CURRENT, ActiveRules, RuleInForce, in_force
 from ...core.rules.rule_in_force import value_token
 from ...core.support.params import P, R
 from ...core.support.threads import SERIALS
-from ...core.trace.active_rules import Moving, alive
+from ...core.trace.active_rules import FREE, KeySource, Moving, alive
 from ...core.trace.lookups import all_at_present, jit_tracing, read
-from ...core.trace.random_keys import FREE, Counter, KeySource
 from ...errors import BackendNotFound, MultigradError
+from ..trace.random_keys import Counter
 
 __all__ = [
     "CURRENT",

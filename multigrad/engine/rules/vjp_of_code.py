@@ -13,8 +13,8 @@ from ...core.functions.function import Function
 from ...core.functions.gradients import match_gradients
 from ...core.rules.vjp import COTANGENT, as_that_of, zeros_if_none
 from ...core.support.trees import optree
+from ...core.trace.active_rules import KeySource
 from ...core.trace.lookups import look_up
-from ...core.trace.random_keys import KeySource
 from ...errors import TraceError, UnsupportedOp
 from ..capture.user_code.reads import Reads, run_while
 from ..functions.calls.as_written import check_native, run_recipe

@@ -28,10 +28,11 @@ from typing import Any, NamedTuple
 
 from ...core.backend.compiler_events import is_tracing
 from ...core.backend.contract import Group
-from ...core.backend.values import concrete_number, key_pair
+from ...core.backend.values import concrete_number
 from ...core.support.threads import make_lock
 from ...core.trace.active_rules import ActiveRules, Moving, RuleInForce, find_group
 from ...errors import GradientError, MultigradError, RuleValueError
+from .random_keys import key_pair
 
 VARIABLE = "MULTIGRAD_CHECK_RANKS"
 TIMEOUT = "MULTIGRAD_CHECK_RANKS_TIMEOUT"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.core.backend.values import read_key
+from multigrad.engine.trace.random_keys import read_key
 
 from .expected.curves import CURVES, NAN_AT_INFINITY, RANDOM_CURVES
 from .oracles import (

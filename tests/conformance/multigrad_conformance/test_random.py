@@ -12,8 +12,8 @@ import pytest
 
 import multigrad as xg
 from multigrad.core import ops
-from multigrad.core import random as core
-from multigrad.core.backend.values import read_key
+from multigrad.engine import random as core
+from multigrad.engine.trace.random_keys import read_key
 
 from .oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, fold_in, uniform
 

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.core.backend.values import read_key
 from multigrad.core.ir.op import INTEGERS
 from multigrad.engine.backend.differences import ALL, KINDS
+from multigrad.engine.trace.random_keys import read_key
 
 from .differences import flushes, kept, unsettled
 from .oracles import (

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from multigrad.core import random as core
+from multigrad.engine import random as core
 
 
 @pytest.fixture
 def kernels(backend: Any) -> ModuleType:
     if backend.name == "numpy":
         return core
-    return importlib.import_module(f"multigrad_{backend.name}.core.kernels.random")
+    return importlib.import_module(f"multigrad_{backend.name}.kernels.random")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.core import random as core
+from multigrad.engine import random as core
 from multigrad.errors import RuleError
 
 from .test_random_kernels import (

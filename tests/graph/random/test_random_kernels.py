@@ -12,8 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from multigrad.core import random as core
 from multigrad.core.backend.discovery import load_backend
+from multigrad.engine import random as core
 
 FLOAT16, BFLOAT16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -185,13 +185,13 @@ def test_normals_are_the_normal_quantiles_of_uniforms(
     np.testing.assert_allclose(drawn, expected, rtol=tolerance, atol=2.0**-24)
 
 
-# --- the core ---
+# --- the definition ---
 
 
-def test_the_core_draws_without_loading_anything_but_numpy() -> None:
+def test_numpy_draws_without_loading_anything_but_numpy() -> None:
     program = (
         "import sys, numpy\n"
-        "from multigrad.core import random\n"
+        "from multigrad.engine import random\n"
         "random.normal_like((0, 7), numpy.zeros(3, numpy.float32))\n"
         "heavy = {'torch', 'jax', 'tensorflow', 'keras', 'scipy', 'ml_dtypes'}\n"
         "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.core import random
 from multigrad.core.rules.rule_names import OWN
+from multigrad.engine import random
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Law: TypeAlias = Callable[[Array, Array, Array], tuple[Array, Array]]

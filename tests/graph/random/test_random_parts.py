@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import multigrad as xg
-from multigrad.core import random as core
+from multigrad.engine import random as core
 
 from .test_random_kernels import DTYPES, KEY, assert_bit_equal, count_ulps, draw, each_dtype
 
@@ -219,7 +219,7 @@ def test_each_replica_of_tensorflow_draws_its_part() -> None:
         import tensorflow as tf
 
         import multigrad as xg
-        from multigrad.core import random as core
+        from multigrad.engine import random as core
 
         cpu = tf.config.list_physical_devices("CPU")[0]
         two = [tf.config.LogicalDeviceConfiguration()] * 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.core import random
+from multigrad.engine import random
 
 from ...harness.hidden import python
 

@@ -48,6 +48,18 @@ def test_a_key_makes_its_draws_those_of_use(backend: Any, name: str) -> None:
         np.testing.assert_array_equal(pull(backend, bound)[1], wanted)
 
 
+def test_a_random_rule_repeats_its_draws_by_its_key(backend: Any) -> None:
+    act = xg.activation("Linear")
+
+    def draw(key: int) -> Any:
+        with xg.use("full_jam", key=key):
+            return pull(backend, act)[1] / G
+
+    np.testing.assert_array_equal(draw(7), draw(7))
+    assert not np.array_equal(draw(7), draw(8))
+    assert (draw(7) >= 0).all() and (draw(7) <= 1).all()
+
+
 def test_a_function_of_the_users_own_is_bound_the_same_way(backend: Any) -> None:
     scaled = xg.function(lambda x, by: x * by, lambda grad_out, x, by: (grad_out * by * 10.0, None))
     np.testing.assert_array_equal(pull(backend, scaled.bind({"by": 0.5}))[0], X * 0.5)

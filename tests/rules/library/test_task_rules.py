@@ -89,7 +89,7 @@ def test_a_random_order_is_that_of_the_key_on_every_framework(backend: Any) -> N
 
 def drawn_key(key: int) -> Any:
     """The key of the first draw of the first application."""
-    from multigrad.core.random import fold_in, key_from_int
+    from multigrad.engine.random import fold_in, key_from_int
 
     return fold_in(key_from_int(key), 0)
 

@@ -159,6 +159,17 @@ def test_random_parts_draw_one_after_another_from_one_key(backend: Any) -> None:
     assert np.abs(both - 2 * first).min() > 1e-3  # no draw twice
 
 
+def test_parts_draw_different_numbers_from_one_key(backend: Any) -> None:
+    twice, once = xg.compose("full_jam", "full_jam"), xg.get("full_jam")
+    ones = backend.array(np.ones(1000, np.float32))
+    u = backend.numpy(once(None, ones, ones, key=3))
+    both = backend.numpy(twice(None, ones, ones, key=3))
+    np.testing.assert_array_equal(backend.numpy(twice(None, ones, ones, key=3)), both)
+    second = both / u
+    assert second.min() >= 0 and second.max() <= 1.0001
+    assert abs(np.corrcoef(u, second)[0, 1]) < 0.2
+
+
 def test_a_chain_is_a_function_to_everything_else() -> None:
     smooth = xg.compose(SCALE.bind({"step": 0.5}), xg.function(xp.tanh))
     assert xg.check(smooth, X.astype(np.float64)).ok

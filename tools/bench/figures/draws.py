@@ -20,7 +20,7 @@ from bench.harness import keep_memory
 from bench.measure import run_race
 from multigrad.core import ops
 from multigrad.core.backend.discovery import load_backend
-from multigrad.core.backend.values import read_key
+from multigrad.engine.trace.random_keys import read_key
 
 Draw = Callable[[], Any]
 Draws = Mapping[str, Draw]

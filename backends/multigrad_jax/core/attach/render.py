@@ -26,7 +26,6 @@ from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
 from multigrad.errors import GradientError, UnsupportedOp
 
 from ..compile import is_tracing_kept
-from ..kernels import random
 from ..kernels.elementwise import is_staged_out, is_tensor
 from ..versions import core, primal_of
 
@@ -223,10 +222,10 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
     native.__doc__ = f"{emitted.origin.name}, as emitted by multigrad."
     if "push" in namespace:
         native.push = namespace["push"]
-    return _keyed(native) if emitted.draws else native
+    return _keyed(native, namespace["draw_key"]) if emitted.draws else native
 
 
-def _keyed(native: Callable[..., Any]) -> Callable[..., Any]:
+def _keyed(native: Callable[..., Any], draw_key: Callable[[], Any]) -> Callable[..., Any]:
     # a key may be two ints, and a missing one is refused
     signature = inspect.signature(native)
 
@@ -235,10 +234,15 @@ def _keyed(native: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         key_argument = bound.arguments["key"]
-        key = random.draw_key() if key_argument is None else random.key_words(key_argument)
+        key = draw_key() if key_argument is None else key_words(key_argument)
         return native(**{**bound.arguments, "key": key})
 
     return call_with_key
+
+
+def key_words(key: Tensor) -> Tensor:
+    # NumPy's array belongs to no trace, and so cannot leak from one
+    return np.array(key, np.uint32) if isinstance(key, tuple) else key
 
 
 def is_manual() -> bool:
@@ -272,7 +276,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     def call_with_arrays(*values: Any) -> Any:
         inputs = map(make_strong, values[:count])
         if has_key:
-            return run(*inputs, *values[count:-1], random.key_words(values[-1]))
+            return run(*inputs, *values[count:-1], key_words(values[-1]))
         return run(*inputs, *values[count:])
 
     return call_with_arrays

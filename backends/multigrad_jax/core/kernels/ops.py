@@ -16,16 +16,13 @@ from multigrad.core.backend.rows import composing
 from multigrad.core.ir.op import Op
 from multigrad.core.support.lazy_modules import late_value
 
-from . import elementwise, random, reductions
+from . import elementwise, reductions
 
 Tensor: TypeAlias = Any
 
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
     **reductions.OPS,
-    ops.FOLD_IN: random.fold_in,
-    ops.UNIFORM_LIKE: random.uniform_like,
-    ops.NORMAL_LIKE: random.normal_like,
 }
 # Computed in float32 for 16-bit floats and rounded once.
 WIDE = (
@@ -34,7 +31,12 @@ WIDE = (
     *(ops.GELU, ops.PROD, ops.VAR, ops.STD, ops.LOGSUMEXP, ops.SOFTMAX, ops.LOG_SOFTMAX),
 )
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
-OPS = composing(OWN, late_value("multigrad_jax.kernels.other_ops:OPS"), elementwise.widened)
+OPS = composing(
+    OWN,
+    late_value("multigrad_jax.kernels.other_ops:OPS"),
+    elementwise.widened,
+    draws=late_value("multigrad_jax.kernels.random:OPS"),
+)
 UNSUPPORTED: dict[Op, str] = {}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from multigrad.core import ops
-from multigrad.core.backend.rows import LateRows, composed_row
+from multigrad.core.backend.rows import composing
 from multigrad.core.ir.op import Op
 from multigrad.core.support.lazy_modules import late_value
 
@@ -21,14 +21,10 @@ WIDE = (
 )
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
 
-
-DRAWS = (ops.FOLD_IN, ops.UNIFORM_LIKE, ops.NORMAL_LIKE)
-find_draws = late_value("multigrad_torch.core.kernels.random:OPS")
-
-
-def make(op: Op) -> Callable[..., Any] | None:
-    return find_draws()[op] if op in DRAWS else composed_row(op, OPS, elementwise.widened)
-
-
-OPS = LateRows(OWN, late_value("multigrad_torch.kernels.other_ops:OPS"), make=make)
+OPS = composing(
+    OWN,
+    late_value("multigrad_torch.kernels.other_ops:OPS"),
+    elementwise.widened,
+    draws=late_value("multigrad_torch.kernels.random:OPS"),
+)
 UNSUPPORTED: dict[Op, str] = {}

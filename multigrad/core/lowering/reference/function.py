@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....errors import UnsupportedOp
-from ... import random
 from ...backend.emitted import Emitted, find_like
 from ...backend.rows import enabled
 from ...ir.op import T, Type
@@ -70,7 +69,7 @@ class ReferenceFunction:
         # A rule's numbers reach its backward alone.
         self._takes_numbers = not origin.is_rule and bool(self._read or prepare)
         self._computes = bool(emitted.residuals.computed)
-        self._draws = emitted.draws
+        self._draw_key = namespace["draw_key"] if emitted.draws else None
         places = (*names.inputs, *names.params)
         facts = emitted.checks.facts.items()
         self._facts = tuple((places.index(name), namespace[check]) for name, check in facts)
@@ -90,8 +89,8 @@ class ReferenceFunction:
         if len(args) > count:
             params = args[count:]
             values = (*map(as_operand, params), *values[len(params) :])
-        if self._draws and values[-1] is None:
-            values = (*values[:-1], random.draw_key())
+        if self._draw_key is not None and values[-1] is None:
+            values = (*values[:-1], self._draw_key())
         for place, check in self._facts:
             check((*inputs, *values)[place])
         return inputs, values

@@ -20,6 +20,7 @@ from . import transposes as xp_transposes
 from .arrays import *
 
 if TYPE_CHECKING:
+    from ....engine.trace.xp.draws import *
     from ....engine.trace.xp.linalg import *
     from ....engine.trace.xp.shapes import *
     from ....engine.trace.xp.shards import *

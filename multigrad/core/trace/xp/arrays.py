@@ -1,5 +1,5 @@
 """Functions of `xg.xp` that are more than one op: whole arrays, along an axis, elements, bits of
-integers, random draws; see `all.py`.
+integers; see `all.py`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import RuleError
 from ... import ops
-from ...backend.discovery import backend_of
-from ...backend.values import key_for, key_pair
 from ...ir.op import BOOL, WHOLE, T
 from ...passes.simplify import constant
-from ...random import REPLAYED, key_from_int
 from ..axes import Axis, axes_of, known_shape
 from ..coercion import is_exact
 from ..trace import Value, apply, are_bools, cast, copy_of, dtype_name, lift, native_dtype, pow
@@ -25,10 +21,10 @@ from .ops import equal, isnan, maximum, mean, minimum, var, where
 Tensor = Any
 
 __all__ = [
-    "astype", "bernoulli_like", "bitwise_and", "bitwise_invert", "bitwise_or", "bitwise_xor",
-    "broadcast_to", "cast", "cast_like", "clip", "dim", "exponential_like", "full_like",
-    "gumbel_like", "nan_to_num", "norm", "ones_like", "positive", "pow", "quantile",
-    "rademacher_like", "rand_like", "randn_like", "size", "standardize", "zeros_like",
+    "astype", "bitwise_and", "bitwise_invert", "bitwise_or", "bitwise_xor",
+    "broadcast_to", "cast", "cast_like", "clip", "dim", "full_like",
+    "nan_to_num", "norm", "ones_like", "positive", "pow", "quantile",
+    "size", "standardize", "zeros_like",
 ]  # fmt: skip
 
 
@@ -265,92 +261,3 @@ def bitwise_invert(x: Tensor) -> Tensor:
         array([-1, -6])
     """
     return apply(ops.NOT if are_bools(x) else ops.BITWISE_INVERT, x)
-
-
-# --- random draws, and the key that each takes ----------------------------------------------------
-def rand_like(x: Tensor, key: Any = None) -> Tensor:
-    """Uniform on [0, 1), of x's shape and dtype; in a rule each draw takes the next key.
-
-    Examples:
-        >>> @xg.register("dropped")
-        ... def dropped(ctx, grad_out, tin, p=0.5):
-        ...     return xp.where(xp.rand_like(grad_out) < p, 0.0, grad_out)
-        >>> drawn = dropped(None, np.ones(100), None, key=7)
-        >>> bool((dropped(None, np.ones(100), None, key=7) == drawn).all())
-        True
-    """
-    return apply(ops.UNIFORM_LIKE, _draw_key("rand_like", x, key), x)
-
-
-def randn_like(x: Tensor, key: Any = None) -> Tensor:
-    """Standard normal, of x's shape and dtype; in a rule each draw takes the next key.
-
-    Examples:
-        >>> xp.randn_like(np.zeros(3), key=np.array([0, 7], np.uint32)).shape
-        (3,)
-    """
-    return apply(ops.NORMAL_LIKE, _draw_key("randn_like", x, key), x)
-
-
-def bernoulli_like(x: Tensor, p: Any = 0.5, key: Any = None) -> Tensor:
-    """1 with probability p (a number or a tensor), else 0, of x's shape and dtype.
-
-    Examples:
-        >>> xp.bernoulli_like(np.zeros(2), np.array([0.0, 1.0]), key=np.array([0, 7], np.uint32))
-        array([0., 1.])
-    """
-    return apply(ops.BERNOULLI_LIKE, _draw_key("bernoulli_like", x, key), x, p)
-
-
-def rademacher_like(x: Tensor, key: Any = None) -> Tensor:
-    """1 or -1, equally likely, of x's shape and dtype.
-
-    Examples:
-        >>> xp.abs(xp.rademacher_like(np.zeros(3), key=np.array([0, 7], np.uint32)))
-        array([1., 1., 1.])
-    """
-    return apply(ops.RADEMACHER_LIKE, _draw_key("rademacher_like", x, key), x)
-
-
-def exponential_like(x: Tensor, key: Any = None) -> Tensor:
-    """Exponential with mean 1, of x's shape and dtype.
-
-    Examples:
-        >>> bool((xp.exponential_like(np.zeros(3), key=np.array([0, 7], np.uint32)) >= 0).all())
-        True
-    """
-    return apply(ops.EXPONENTIAL_LIKE, _draw_key("exponential_like", x, key), x)
-
-
-def gumbel_like(x: Tensor, key: Any = None) -> Tensor:
-    """Standard Gumbel, of x's shape and dtype.
-
-    Examples:
-        >>> xp.gumbel_like(np.zeros(3), key=np.array([0, 7], np.uint32)).shape
-        (3,)
-    """
-    return apply(ops.GUMBEL_LIKE, _draw_key("gumbel_like", x, key), x)
-
-
-def _draw_key(name: str, x: Tensor, key: Any) -> Any:
-    """Return the key of a draw: in a rule or a Function the next, for a tensor the given key."""
-    if isinstance(key, Value):
-        return key
-    if isinstance(x, Value):
-        if key is None:
-            return x.trace.next_key()
-        raise x.trace.error(
-            f"draws by xp.{name} with a fixed key, so that each call would draw the same. Leave "
-            "key= out and give the key to the call: xg.use(rule, key=...), function.keyed(...)"
-        )
-    if key is None:
-        keys = REPLAYED.get()
-        if keys is None:
-            raise RuleError(
-                f"xp.{name} of a tensor needs a key: give key=..., an int, a jax key or two "
-                "uint32. In a rule and in a Function each draw takes the next key by itself"
-            )
-        return next(keys)
-    if isinstance(key, int) and not isinstance(key, bool):
-        return key_from_int(key)
-    return key_for(backend_of(x), key_pair(key))

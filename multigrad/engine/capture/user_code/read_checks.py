@@ -24,8 +24,8 @@ from types import FunctionType, MemberDescriptorType, ModuleType, NoneType
 from typing import Any
 
 from ....core.lowering.lower import compile_source
+from ....core.trace.active_rules import KeySource
 from ....core.trace.lookups import JIT_TRACE, READING
-from ....core.trace.random_keys import KeySource
 from .paths import MISSING, POSITIVE, TAKES, Find, Open, Path, token_of
 
 Run = Callable[[Sequence[Any], KeySource], Any]

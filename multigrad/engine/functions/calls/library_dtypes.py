@@ -11,7 +11,7 @@ from ....core.functions.arguments import Layout, replace_at
 from ....core.functions.binding import Entry, Run
 from ....core.functions.recipe import Recipe, Variant
 from ....core.support.trees import Tensor, optree
-from ....core.trace.random_keys import KeySource
+from ....core.trace.active_rules import KeySource
 from ....core.trace.source import FORWARD_MODE
 from .as_written import run_as_it_is
 

@@ -13,11 +13,12 @@ from typing import Any
 
 from ....core.backend.contract import Backend
 from ....core.backend.discovery import in_use, load_backend
-from ....core.functions.proof import isolated, keys
+from ....core.functions.proof import isolated
+from ....core.functions.recipe import KEY
 from ....core.functions.samples import Sample, is_float
 from ....core.ir.graph import Graph
-from ....core.random import REPLAYED
 from ...capture.dialect import find_dialect
+from ...random import REPLAYED, fold_in
 from .line_tracing import StepLimit
 
 Array = Any
@@ -95,6 +96,15 @@ def _run_both(
     with suppress(Exception):  # an op that it lacks, an index that is too large
         lowered_results = None if lowered is None else lowered(backend, sample)
     return Outcome(results, lowered_results, backend.name)
+
+
+def keys() -> Iterator[Any]:
+    """Yield the keys of an application's draws, as capture numbers them."""
+    yield KEY
+    n = 1
+    while True:
+        yield fold_in(KEY, n)
+        n += 1
 
 
 def homes(dialect: str) -> Iterator[Backend]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ....core import ops, random
+from ....core import ops
 from ....core.backend.emitted import Emitted, find_like
 from ....core.ir.op import T, Type
 from ....core.lowering.reference.function import as_operand
-from ....core.random import draws
+from ... import random
 from ...backend.features import Ejection
 from ...ops import special_functions
 
@@ -125,13 +125,13 @@ def read_key(key: Any) -> Any:
 def fold_in(key: Any, n: int) -> Any:
     """Return the n-th key that is derived from a key."""
     first, second = key
-    add, rotate_xor, as_word = draws.add_ints, draws.rotate_xor_ints, draws.mask_int
+    add, rotate_xor, as_word = random.add_ints, random.rotate_xor_ints, random.mask_int
     return random.threefry_rounds((first, second), (0, n), add, rotate_xor, as_word)
 
 
 def lay_out(key: Any, shape: tuple[int, ...]) -> Any:
     """Return the key, and a draw cut into blocks: (start, stop, the first counter)."""
-    return key, draws.whole_blocks(shape)
+    return key, random.whole_blocks(shape)
 
 
 EJECTION = Ejection(
@@ -149,8 +149,8 @@ EJECTION = Ejection(
         ops.OPS["array"].numpy: array,
         special_functions.from_scipy: from_scipy,
         random.fold_in: fold_in,
-        draws.lay_out: lay_out,
-        random.normal: draws.normal,
-        random.uniform: draws.uniform,
+        random.lay_out: lay_out,
+        random.normal: random.normal,
+        random.uniform: random.uniform,
     },
 )

@@ -1,11 +1,11 @@
-"""The modules of `xg.xp` beside those of the core: matrices, shapes, shards, signals."""
+"""The modules of `xg.xp` beside those of the core: draws, matrices, shapes, shards, signals."""
 
 from __future__ import annotations
 
 from types import ModuleType
 
-from . import linalg, shapes, shards, signals
+from . import draws, linalg, shapes, shards, signals
 
 
 def other_modules() -> tuple[ModuleType, ...]:
-    return linalg, shapes, shards, signals
+    return draws, linalg, shapes, shards, signals

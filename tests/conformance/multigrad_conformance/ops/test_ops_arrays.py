@@ -335,7 +335,7 @@ def draw(backend: Any, function: Function, dtype: Any = FLOAT32) -> Any:
 
 
 def test_coins_are_the_uniforms_below_p_on_every_backend(backend: Any) -> None:
-    from multigrad.core import random
+    from multigrad.engine import random
 
     for dtype in DTYPES:
         uniform = random.uniform((1, 2), (20_000,), dtype)
@@ -353,7 +353,7 @@ def test_probabilities_may_be_a_tensor(backend: Any) -> None:
 
 
 def test_exponential_and_gumbel_draws_are_functions_of_the_uniforms(backend: Any) -> None:
-    from multigrad.core import random
+    from multigrad.engine import random
 
     for dtype in DTYPES:
         wide = FLOAT64 if dtype == FLOAT64 else FLOAT32

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from multigrad.core.backend.contract import Backend
 from multigrad.core.backend.discovery import load_backend
-from multigrad.core.backend.values import read_key
 from multigrad.core.ir.graph import Graph
 from multigrad.core.lowering.emit import Emission, emit_body
 from multigrad.core.lowering.lower import compile_source
 from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.passes.simplify import simplify
+from multigrad.engine.trace.random_keys import read_key
 
 from ..differences import kept, regroups
 from ..oracles import edge_values, spread

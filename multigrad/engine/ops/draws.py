@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from ...core.ir.attributes import count
+from ...core.ir.op import Op, dtype_name
+from ...core.ir.results import drawn, key
+from ...core.ops.numerics import Array, is_16_bit
+from ...core.ops.table import op, zero
 from .. import random
-from ..ir.attributes import count
-from ..ir.op import Op, dtype_name
-from ..ir.results import drawn, key
-from .numerics import Array, is_16_bit
-from .table import op, zero
 
 
 def draw(name: str, operands: str, numpy: Any, doc: str, **fields: Any) -> Op:

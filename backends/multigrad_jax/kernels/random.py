@@ -12,14 +12,17 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import AxisType, NamedSharding
 
-from multigrad.core import random as core
+from multigrad.core.backend.contract import Draws
+from multigrad.core.ir.op import Op
 from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
+from multigrad.engine import random as core
+from multigrad.engine.ops import draws as ops
 from multigrad.errors import RuleError, RuleValueError
 
-from ..versions import kinds_of_traces
+from ..core.attach.render import key_words
+from ..core.versions import kinds_of_traces
 
 Tensor: TypeAlias = jax.Array
 
@@ -30,7 +33,7 @@ def fold_in(key: Tensor, n: Tensor) -> Tensor:
     """Return the n-th key of a key: a pair of ints for a pair and an int, else two uint32 words."""
     if isinstance(key, core.PlacedKey):
         return core.PlacedKey(fold_in(key.key, n), key.start, key.whole)
-    if is_pair_of_ints(key) and not isinstance(n, jax.Array):
+    if isinstance(key, tuple) and not isinstance(n, jax.Array):
         return core.fold_in(key, n)
     return jax.random.key_data(jax.random.fold_in(wrap(key), n))
 
@@ -105,15 +108,6 @@ def wrap(key: Tensor) -> Tensor:
     return jax.random.wrap_key_data(key_words(key), impl=IMPLEMENTATION)
 
 
-def key_words(key: Tensor) -> Tensor:
-    # NumPy's array belongs to no trace, and so cannot leak from one
-    return np.array(key, np.uint32) if is_pair_of_ints(key) else key
-
-
-def is_pair_of_ints(key: Tensor) -> bool:
-    return isinstance(key, tuple)
-
-
 def place_like(draw: Tensor, x: Tensor) -> Tensor:
     """Move a concrete draw to x's devices; under a trace the compiler places it."""
     if isinstance(x, jax.core.Tracer) or isinstance(draw, jax.core.Tracer):
@@ -165,3 +159,11 @@ def is_split(x: Tensor) -> bool:
 def is_staged() -> bool:
     """Return whether code is traced for a compiler now, which knows the devices."""
     return kinds_of_traces()[0] == "DynamicJaxprTrace"
+
+
+DRAWS = Draws(draw_key=draw_key, fold_in=fold_in, key_pair=key_pair)
+OPS: dict[Op, Callable[..., Any]] = {
+    ops.FOLD_IN: fold_in,
+    ops.UNIFORM_LIKE: uniform_like,
+    ops.NORMAL_LIKE: normal_like,
+}

@@ -1,5 +1,10 @@
-"""Keys, the Threefry generator and normals, over the arithmetic of any framework; and NumPy's draws
-in plain code, block by block: the definition of every backend's draws.
+"""Random draws that are the same on every backend: generator, normal transform, NumPy's draws.
+
+The generator is Threefry-2x32 (Salmon et al., SC 2011). Element i of an array depends on the key
+and on i alone, in the layout of jax's partitionable mode, so that uniforms equal those of
+`jax.random.uniform` bit for bit, and each shard can draw its part of a whole array. Normals are
+sqrt(2) erfinv(u) by one polynomial, because the frameworks' own erfinv differ widely. Backends
+pass their arithmetic to `threefry_rounds` and `normal_from_uniform`.
 """
 
 from __future__ import annotations
@@ -12,7 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...errors import RuleTypeError, RuleValueError
+from ..core.ops.numerics import evaluate_polynomial
+from ..errors import RuleTypeError, RuleValueError
 
 Tensor: TypeAlias = Any
 Key: TypeAlias = tuple[int, int]
@@ -252,18 +258,6 @@ def erfinv(x: Tensor, namespace: Any, double: bool) -> Tensor:
     return ratio
 
 
-def evaluate_polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
-    """Evaluate by Horner's scheme, highest power first."""
-    first, second, *lower = coefficients
-    # Operators that work in place, where the framework has them: no array for each step.
-    total = x * first
-    total += second
-    for coefficient in lower:
-        total *= x
-        total += coefficient
-    return total
-
-
 # --- NumPy's draws, block by block ---------------------------------------------------------------
 Array: TypeAlias = np.ndarray[Any, Any]
 # (start, stop, counters) of each block; an int is the first of consecutive counters.
@@ -357,6 +351,14 @@ def normal(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
         fill_block(block, words, counter, work_dtype, space[:, : stop - start])
         flat[start:stop] = normal_from_uniform(block, np, double)
     return draw
+
+
+def uniform_like(key: Any, x: Any) -> np.ndarray[Any, Any]:
+    return uniform(key, np.shape(x), np.asarray(x).dtype)
+
+
+def normal_like(key: Any, x: Any) -> np.ndarray[Any, Any]:
+    return normal(key, np.shape(x), np.asarray(x).dtype)
 
 
 def make_space(size: int) -> Array:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import RuleValueError
-from ..backend.contract import Backend
-from ..backend.values import key_for, key_pair
+import numpy as np
+
+from ...core.backend.contract import Backend
+from ...core.backend.discovery import backend_of
+from ...core.support.threads import SERIALS, make_lock
+from ...core.trace.active_rules import KeySource
+from ...errors import BackendNotFound, RuleError, RuleValueError
+from .. import random
 from ..random import REPLAYED, key_from_int
-from ..support.records import record
-from ..support.threads import SERIALS, make_lock
 
 # Held while a counter is read and advanced, so that no two threads get the same number.
 _counting = make_lock()
@@ -109,36 +112,20 @@ def join(branches: Sequence[Branch]) -> dict[Counter, int]:
     return highest
 
 
-@record()
-class KeySource:
-    """The source of the keys of calls.
-
-    Attributes:
-        key: two uint32, or a backend's own key object; call n draws from `fold_in(key, n)`.
-        counter: a Counter if there is a key.
-        generator: returns the key of each call if there is none; None: the framework's own.
-    """
-
-    key: Any = None
-    counter: Any = None
-    generator: Callable[[], Any] | None = None
-
-    def next_key(self, backend: Backend) -> Any:
-        """Return the key of one call; in a region that runs again, the key of its first run."""
-        if backend.compiler.on_draw is None or REPLAYED.get() is not None:  # a proof's own
-            return self._draw(backend)
-        return backend.compiler.on_draw(lambda: self._draw(backend))
-
-    def _draw(self, backend: Backend) -> Any:
-        if self.counter is not None:
-            return backend.draws.fold_in(key_for(backend, self.key), next(self.counter))
-        keys = REPLAYED.get()  # in a proof, the keys that were drawn for the capture
-        if keys is not None:
-            return next(keys)
-        return backend.draws.draw_key() if self.generator is None else self.generator()
+def draw_next(draws: KeySource, backend: Backend) -> Any:
+    """Return the key of one call; in a region that runs again, the key of its first run."""
+    if backend.compiler.on_draw is None or REPLAYED.get() is not None:  # a proof's own
+        return _draw(draws, backend)
+    return backend.compiler.on_draw(lambda: _draw(draws, backend))
 
 
-FREE = KeySource()
+def _draw(draws: KeySource, backend: Backend) -> Any:
+    if draws.counter is not None:
+        return backend.draws.fold_in(key_for(backend, draws.key), next(draws.counter))
+    keys = REPLAYED.get()  # in a proof, the keys that were drawn for the capture
+    if keys is not None:
+        return next(keys)
+    return backend.draws.draw_key() if draws.generator is None else draws.generator()
 
 
 def keyed(key: Any) -> KeySource:
@@ -177,3 +164,54 @@ def key_token(draws: KeySource) -> str:
         return f"@{key[0]:x}.{key[1]:x}"
     # Not the address of the rule in force: it may be reused, and jax keeps traces by this text.
     return f"@traced {getattr(draws.counter, 'serial', id(draws))}"
+
+
+# --- keys as users write them, and as a framework takes them --------------------------------------
+def key_pair(key: Any) -> Any:
+    """Return the two uint32 words in a user's key object, or a traced form of them."""
+    if isinstance(key, np.integer):
+        return random.key_pair(key)
+    if isinstance(key, tuple | list):
+        if len(key) == 2 and all(isinstance(word, int) and 0 <= word < 2**32 for word in key):
+            return (int(key[0]), int(key[1]))
+        raise RuleValueError(f"a key of two words needs two uint32, got {key!r}")
+    try:
+        backend = backend_of(key)
+    except BackendNotFound:
+        raise RuleValueError(
+            f"key must be an int, a jax key or two uint32, got {type(key).__name__} {key!r}"
+        ) from None
+    return read_key(backend, key)
+
+
+def read_key(backend: Backend, key: Any) -> Any:
+    if backend.draws.key_pair is not None:
+        return backend.draws.key_pair(key)
+    return random.key_pair(backend.tensors.to_numpy(key))
+
+
+def concrete_key(key: Any) -> tuple[int, int] | None:
+    """Return the two words of a key, or None where they are known at run time only."""
+    if isinstance(key, tuple):
+        return key
+    tensors = backend_of(key).tensors
+    if tensors.is_traced(key):
+        return None
+    first, second = tensors.to_numpy(key).tolist()
+    return first, second
+
+
+def key_for(backend: Backend, key: Any) -> Any:
+    """Return a key that a backend can fold in: another framework's as two ints."""
+    if isinstance(key, tuple):
+        return key
+    owner = backend_of(key)
+    if owner is backend:
+        return key
+    words = concrete_key(key)
+    if words is None:
+        raise RuleError(
+            f"the key belongs to a trace of {owner.name} and {backend.name} draws: give a key "
+            f"that is known, an int or two uint32"
+        )
+    return words

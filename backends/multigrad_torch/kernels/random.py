@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from multigrad.core import ops
-from multigrad.core import random as core
 from multigrad.core.backend.contract import Draws
 from multigrad.core.ir.op import Op
+from multigrad.engine import random as core
+from multigrad.engine.ops import draws as ops
 from multigrad.errors import GradientError, RuleError, RuleValueError
 
-from ..dynamo import at_import
-from ..state import DRAWN, is_distributed, untraced
-from ..versions import DTENSORS, custom_op, register_vmap
+from ..core.dynamo import at_import
+from ..core.state import DRAWN, is_distributed, untraced
+from ..core.versions import DTENSORS, custom_op, register_vmap
 
 Tensor: TypeAlias = torch.Tensor
 

@@ -7,12 +7,16 @@ on a CPU, NumPy draws: 100 ops take 1 ms even for one element, NumPy 0.07 ms.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from multigrad.core import random as core
+from multigrad.core.backend.contract import Draws
+from multigrad.core.ir.op import Op
+from multigrad.engine import random as core
+from multigrad.engine.ops import draws as ops
 from multigrad.errors import RuleValueError
 
 Tensor: TypeAlias = Any
@@ -156,3 +160,11 @@ def place_like(value: Tensor, x: Tensor) -> Tensor:
     layout = dtensor.fetch_layout(x)
     full_layout = dtensor.Layout.replicated(layout.mesh, layout.rank)
     return dtensor.relayout(dtensor.copy_to_mesh(value, full_layout), layout)
+
+
+DRAWS = Draws(draw_key=draw_key, fold_in=fold_in, key_pair=key_pair)
+OPS: dict[Op, Callable[..., Any]] = {
+    ops.FOLD_IN: fold_in,
+    ops.UNIFORM_LIKE: uniform_like,
+    ops.NORMAL_LIKE: normal_like,
+}

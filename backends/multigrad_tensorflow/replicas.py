@@ -11,7 +11,7 @@ Draws are counted in each replica from where they parted (`Branch`), so all draw
                         it, each replica counts on by as many draws
 
 TensorFlow has no public hook: its functions that start the threads and that enter a `merge_call`
-are replaced when this module is imported.
+are replaced when the backend is loaded.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from tensorflow.python.eager.context import context as eager_context
 
 from multigrad.core.backend.contract import Group
 from multigrad.core.rules.context import CURRENT, ActiveRules
-from multigrad.core.trace import random_keys
-from multigrad.core.trace.random_keys import BRANCH, Counter, join
+from multigrad.engine.trace import random_keys
+from multigrad.engine.trace.random_keys import BRANCH, Counter, join
 
-start_replicas = mirrored_run._call_for_each_replica
-pause_to_merge = mirrored_run._MirroredReplicaContext._merge_call
+# TensorFlow's own, for which `engine.py` put those below in place.
+start_replicas = mirrored_run._call_for_each_replica.__wrapped__
+pause_to_merge = mirrored_run._MirroredReplicaContext._merge_call.__wrapped__
 
 
 @functools.wraps(start_replicas)
@@ -79,10 +80,6 @@ def merge_call(context: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> 
 def counters_of(active: ActiveRules) -> Iterator[Counter | None]:
     for rule_in_force in (active.activations, active.params):
         yield None if rule_in_force is None else rule_in_force.counter
-
-
-mirrored_run._call_for_each_replica = call_for_each_replica
-mirrored_run._MirroredReplicaContext._merge_call = merge_call
 
 
 # --- the workers or replicas that MULTIGRAD_CHECK_RANKS compares ----------------------------------
