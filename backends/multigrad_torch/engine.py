@@ -25,6 +25,9 @@ provide("multigrad_torch", {
         "compile.drawn_keys": "number_application",
         "compile.function_calls": "class_for_open find_function require_watch",
     },
+    "core.compile.dynamo_guards": {
+        "compile.checkpoint_regions": "call_noted draw_in_region note_regions"
+    },
     "core.state": {"attach.replayed_draws": "replaying", "distributed": "ranks_of"},
 })  # fmt: skip
 

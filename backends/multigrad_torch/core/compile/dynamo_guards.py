@@ -24,10 +24,10 @@ from torch.compiler import is_compiling
 from multigrad.core.backend.contract import Reader
 from multigrad.core.rules.activation import Activation
 from multigrad.core.rules.context import CURRENT, ActiveRules, RuleInForce, use
-from multigrad.core.support.lazy_modules import late_function
+from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
 from multigrad.core.support.threads import make_lock
 from multigrad.core.trace.active_rules import Moving
-from multigrad.errors import StaleTraceError
+from multigrad.errors import StaleTraceError, UnsupportedOp
 
 from ..dynamo import Namespace, keep_out
 from ..state import is_forward_mode_enabled, may_run_again
@@ -111,15 +111,26 @@ EPOCH.text = "0"
 
 # --- events ---------------------------------------------------------------------------------------
 # `torch.utils.checkpoint` runs regions again within backward; RUNNING is the one that does so now.
-note_regions = late_function("multigrad_torch.compile.checkpoint_regions:note_regions")
-call_in_region = late_function("multigrad_torch.compile.checkpoint_regions:call_noted")
-draw_in_region = late_function("multigrad_torch.compile.checkpoint_regions:draw_in_region")
 RUNNING: ContextVar[Any] = ContextVar("running", default=None)
+CHECKPOINTED = f"a rule within torch.utils.checkpoint {NEEDS_ENGINE}"
 
 
+@provided
+def note_regions() -> list[Any]:
+    """Tie each region around this call to the active rules of its first forward; return them."""
+    raise UnsupportedOp(CHECKPOINTED)
+
+
+@provided
 def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
     """Apply an activation in a region that may be checkpointed."""
-    return call_in_region(activation, x, values)
+    raise UnsupportedOp(CHECKPOINTED)
+
+
+@provided
+def draw_in_region(draw: Callable[[], Any]) -> Any:
+    """Return the key of a call in a region; in a second run of it, the key of its first run."""
+    raise UnsupportedOp(CHECKPOINTED)
 
 
 REGIONS = Reader(may_run_again, call_noted)
