@@ -20,6 +20,7 @@ provide("multigrad", {
     "core.trace.python_protocols": {"engine.trace.assertions": "asserted"},
     "core.lowering.emit": {"engine.lowering.loops": "write_loop"},
     "core.lowering.function_graph": {"engine.lowering.cuts": "cut_otherwise find_other_cuts"},
+    "core.lowering.forwards": {"engine.rules.advice": "unknown_activation_error"},
     "core.lowering.lower": {"engine.lowering.tangents": "emit_tangent"},
     "core.xp": {"engine.capture.dialects.array_api": "find"},
     # code that is not plain: its capture, its proof, what it is read as
@@ -59,7 +60,7 @@ provide("multigrad", {
     },
     "core.rules.rule_names": {
         "engine.rules.peers": "load_peers",
-        "engine.rules.advice": "unknown_rule_error explain_forward",
+        "engine.rules.advice": "unknown_rule_error",
     },
     "core.rules.activation": {"engine.functions.nested_calls": "record_activation"},
     "core.rules.context": {"engine.rules.advice": "warn_of_yield"},

@@ -19,6 +19,7 @@ from .. import ops
 from ..ir.graph import Graph
 from ..ir.op import INPUT, Op
 from ..passes.simplify import simplify
+from ..support.lazy_modules import provided
 from ..support.records import cached_property
 from ..support.threads import make_lock
 from ..trace.trace import Trace, Value, apply
@@ -196,22 +197,20 @@ def find_forward(
     plain = name if match is None else match["name"]
     row = _BY_PLAIN_NAME.get(plainly(plain)) if isinstance(plain, str) else None
     if row is None:
-        # Functions of one tensor, without those that only VJPs call.
-        rows = [each for each in ops.CALLABLE_OPS if len(each.operands) == 1 and not each.in_vjps]
-        functions = {plainly(each.in_xp): each.in_xp for each in rows}
-        function = functions.get(plainly(plain)) if isinstance(plain, str) else None
-        hint = f"; write the function itself: xg.activation(xg.xp.{function})"
-        raise RuleValueError(
-            f"no activation {plain!r}"
-            f"{hint if function else suggest(str(plain), (*ACTIVATIONS, *ALIASES))} "
-            f"(activations: {', '.join(ACTIVATIONS)}; or any function of one tensor)"
-        )
+        raise unknown_activation_error(plain)
     # An argument counts more than the number in the name.
     if match is not None and match["setting"] not in values:
         values[match["setting"]] = _read_value(name, row, match["value"])
     for setting, value in values.items():
         row = _with_value(row, setting, value)
     return row
+
+
+@provided
+def unknown_activation_error(name: Any) -> RuleValueError:
+    """Return the error for a name that no activation has."""
+    hint = suggest(str(name), (*ACTIVATIONS, *ALIASES))
+    return RuleValueError(f"no activation {name!r}{hint} (activations: {', '.join(ACTIVATIONS)})")
 
 
 def _read_value(name: str, row: Forward, value: str) -> float:

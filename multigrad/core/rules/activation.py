@@ -15,7 +15,7 @@ from ..backend.contract import Backend
 from ..backend.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
 from ..backend.values import in_one_framework
 from ..lowering.checks import find_lacking, refuse_lacking
-from ..lowering.forwards import ActivationName, Forward
+from ..lowering.forwards import ActivationName, Forward, find_forward
 from ..support.lazy_modules import NEEDS_ENGINE, late_function, provided
 from ..support.params import Axes, FixedParams, Fused, Over, Residuals, read_params
 from ..support.pickles import pickled
@@ -33,7 +33,7 @@ from ..trace.lookups import (
 )
 from ..trace.trace import Value, dtype_name
 from .lookup import apply_now, unknown_keyword_error, with_choices
-from .rule_names import Epoch, find_forward
+from .rule_names import Epoch
 
 if TYPE_CHECKING:
     from ..functions.binding import Entry
@@ -251,17 +251,9 @@ class Activation:
                 f"and was registered anew with {list(runtime)}: assign it to the layer again"
             )
 
-    def apply_as(self, x: Tensor, in_force: Any) -> Tensor:
-        backend = backend_of(x)
-        self.tell(backend, x)
-        if CHECKED and not backend.tensors.is_traced(x):  # a trace may run any number of times
-            note_for_ranks(f"{self.forward.name} under", in_force)
-        leaves = (x, *at_present(in_force, backend).values)
-        function = put_under(in_force.specialization, self.forward)
-        entry = function.entries.on(backend, leaves)
-        y = entry.run(leaves, in_force.draws)
-        self.tell_drawn(backend, in_force, x)
-        return y
+    def apply_as(self, x: Tensor, in_force: RuleInForce) -> Tensor:
+        """Return the activation of x under this rule, which the next call does not remember."""
+        return self._look_up_anew(x, in_force, remembers=False)
 
     def _look_up(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
         latest = self._latest
@@ -293,7 +285,9 @@ class Activation:
         )
         return function(x)
 
-    def _look_up_anew(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
+    def _look_up_anew(
+        self, x: Tensor, in_force: RuleInForce | None, remembers: bool = True
+    ) -> Tensor:
         if isinstance(x, Value):
             return record_activation(self, x, in_force)
         backend = backend_of(x)
@@ -301,7 +295,7 @@ class Activation:
         if CHECKED and not backend.tensors.is_traced(x):  # a trace may run any number of times
             note_for_ranks(f"{self.forward.name} under", in_force)
         # A backend that asks at each call must not be bypassed by `_latest`.
-        asks = backend.compiler.on_read is not None or CHECKED
+        asks = not remembers or backend.compiler.on_read is not None or CHECKED
         if in_force is None:
             function = without_rule(self.forward, backend, x)
             if not asks:

@@ -35,7 +35,7 @@ from ..functions.recipe import (
 )
 from ..ir.graph import Graph
 from ..lowering.checks import check_float, check_values
-from ..lowering.forwards import Forward
+from ..lowering.forwards import Forward, find_forward
 from ..lowering.function_graph import FunctionGraph
 from ..lowering.lower import lower_forward
 from ..support.lazy_modules import NEEDS_ENGINE, provided
@@ -45,7 +45,6 @@ from ..support.trees import Tensor, optree
 from ..trace.lookups import is_read
 from ..trace.source import BRANCHES
 from ..trace.trace import Value, dtype_name
-from .rule_names import find_forward
 from .signature import call_of_class
 from .specialization import Specialization, asked_of_input, made_up, run_as_written
 

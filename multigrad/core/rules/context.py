@@ -11,6 +11,7 @@ import contextvars
 import functools
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias, TypeVar,
 
 from ...errors import MultigradError, RuleTypeError, RuleValueError, suggest
 from ..backend.compiler_events import Leave, enter_rules, hook_params, leave_rules, show_tensors
-from ..support.lazy_modules import deprecated_names, late_value, provided
+from ..support.lazy_modules import late_value, missing_name_error, provided
 from ..support.params import Axes, Fused, Key, Over, Residuals, read_params
 from ..support.threads import set_within
 from ..support.tracebacks import door
@@ -56,17 +57,20 @@ __all__ = [
     "use",
 ]  # fmt: skip
 
-INSTEAD = "compare `token` of a rule in force, which contains the key"
-OF_KEYS = "multigrad.engine.trace.random_keys:"
-_get_deprecated = deprecated_names(
-    __name__, {"key_token": (f"{OF_KEYS}key_token", "1.0", "2.0", INSTEAD)}
-)
+OF_KEYS = ("Counter", "key_token", "normalize_key")
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Counter", "normalize_key"):
-        return late_value(OF_KEYS + name)()
-    return _get_deprecated(name)
+    if name not in OF_KEYS:
+        raise missing_name_error(__name__, name, globals())
+    if name == "key_token":
+        warnings.warn(
+            "'key_token' is deprecated since multigrad 1.0 and will be removed in 2.0: compare "
+            "`token` of a rule in force, which contains the key",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+    return late_value(f"multigrad.engine.trace.random_keys:{name}")()
 
 
 Scope: TypeAlias = Literal["activations", "params", "all"]

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from ...errors import RuleError, RuleTypeError, RuleValueError, UnsupportedOp
 from ..backend.compiler_events import ON_DEPEND
 from ..support.lazy_modules import NEEDS_ENGINE, late_function, provided
-from ..support.params import Fused
 from ..trace.active_rules import THEN, ActiveRules, Moving, is_of_then
 from ..trace.identity import function_key
 from ..trace.lookups import READING, Lookup, check_ranges, names_in, note_lookup, reading
@@ -249,20 +248,8 @@ def _make_template(
 
 
 @provided
-def with_choices(
-    rule: Any,
-    over: Any = None,
-    axis_name: Any = None,
-    residuals: str | None = None,
-    fused: Fused = "auto",
-) -> Any:
-    """Return a rule with these choices: `rule` itself if none is made, else a Rule.
-
-    Args:
-        over: which array a tensor is a part of, as `axis_name` is; see `Rule.over`.
-        residuals: what forward keeps; None: the rule's own choice.
-        fused: whether it runs as one kernel; "auto": the rule's own choice.
-    """
+def with_choices(rule: Any, over: Any, axis_name: Any, residuals: Any, fused: Any) -> Any:
+    """Return a rule with choices of `over`, `axis_name`, `residuals` and `fused`."""
     raise UnsupportedOp(f"a choice made beside a rule's name, as residuals=, {NEEDS_ENGINE}")
 
 

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...errors import RuleError, RuleTypeError, RuleValueError, suggest
+from ...errors import RuleError, RuleTypeError, suggest
 from ..backend.compiler_events import tell_registered
-from ..support.lazy_modules import imported_module, late_function, provided
+from ..support.lazy_modules import imported_module, provided
 from ..support.threads import SERIALS, load_module, make_lock
 from ..trace.active_rules import meant, note_renamed
 from ..trace.lookups import NUMBERS, Lookup, note_lookup
 
-if TYPE_CHECKING:
-    from ..lowering.forwards import Forward
-
-find_activation = late_function("multigrad.core.lowering.forwards:find_forward")
 RULES: dict[str, Any] = {}  # the Rules, by name
 LIBRARY: dict[str, Any] = {}  # multigrad's own, also where a user's rule has the name now
 # Those of version 0.1.0: to register one of these names again is an error. The others give way to a
@@ -177,20 +173,3 @@ def unknown_rule_error(name: str) -> RuleError:
     """Return the error for a name that no rule has."""
     load_library()
     return RuleError(f"no rule named {name!r}{suggest(name, RULES)} ({len(RULES)} rules)")
-
-
-def find_forward(name: str, *settings: float | None) -> Forward:
-    """Act as `forwards.find_forward`; the error says it where the name is that of a rule."""
-    try:
-        return find_activation(name, *settings)
-    except RuleValueError as error:
-        explained = explain_forward(name, error)
-        if explained is error:
-            raise
-        raise explained from error
-
-
-@provided
-def explain_forward(name: str, error: RuleValueError) -> RuleValueError:
-    """Return an error that says more for a name that no activation has; the given one if none."""
-    return error

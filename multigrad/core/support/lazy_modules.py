@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -64,15 +63,22 @@ def load_engine(package: str) -> None:
 def provided(plain: Callable[P, R]) -> Callable[P, R]:
     """Return a function that runs what provides it; without that, the plain one."""
     place = f"{plain.__module__}:{plain.__name__}"
-    found: Any = None
 
-    @functools.wraps(plain)
+    def load() -> Callable[P, R]:
+        return late_value(providers[place])() if place in providers else plain
+
+    return functools.wraps(plain)(loaded_once(load))
+
+
+def loaded_once(load: Callable[[], Callable[P, R]]) -> Callable[P, R]:
+    """Return a function that runs the one that `load` returns at the first call."""
+    function: Callable[P, R] | None = None
+
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        nonlocal found
-        if found is None:  # once: compilers that trace Python can trace no import
-            module, _, name = providers.get(place, "").partition(":")
-            found = getattr(load_module(module), name) if module else plain
-        return found(*args, **kwargs)
+        nonlocal function
+        if function is None:  # once: compilers that trace Python can trace no import
+            function = load()
+        return function(*args, **kwargs)
 
     return call
 
@@ -116,30 +122,6 @@ def lazy_names(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Gett
     return module_hooks(package, files, load)
 
 
-def deprecated_names(module: str, names: Mapping[str, tuple[str, str, str, str]]) -> Getter:
-    """Return a `__getattr__` of a module for names that will be removed.
-
-    Args:
-        names: for each, the place of its value as module:name, the version since which it is
-            deprecated, the version that removes it, and what to write instead.
-    """
-
-    def get_name(name: str) -> Any:
-        if name not in names:
-            raise missing_name_error(module, name, vars(sys.modules[module]))
-        place, since, removal, instead = names[name]
-        warnings.warn(
-            f"{name!r} is deprecated since multigrad {since} and will be removed in {removal}: "
-            f"{instead}",
-            DeprecationWarning,
-            stacklevel=2,  # the line that asks for the name, past importlib's own
-        )
-        home, _, own_name = place.partition(":")
-        return getattr(import_module(home), own_name)
-
-    return get_name
-
-
 def missing_name_error(module: str, name: str, known: Iterable[str]) -> AttributeError:
     # Tools look up names with underscores by the dozen, and need no hint.
     if name.startswith("_"):
@@ -169,14 +151,8 @@ def late_function(place: str) -> Callable[..., Any]:
 
     Its attribute `load` is a function that gives the one at that place.
     """
-    load, function = late_value(place), None
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal function
-        if function is None:  # once: compilers that trace Python can trace no import
-            function = load()
-        return function(*args, **kwargs)
-
+    load = late_value(place)
+    call = loaded_once(load)
     call.load = load  # type: ignore[attr-defined]
     return call
 

@@ -16,13 +16,15 @@ from numbers import Real
 from types import CodeType, FrameType
 from typing import Any
 
+from ...core import ops
+from ...core.lowering.forwards import ACTIVATIONS, ALIASES, plainly
 from ...core.rules.context import use
 from ...core.rules.lookup import resolve
 from ...core.rules.rule import Rule
 from ...core.rules.rule_names import RULES, load_library
 from ...core.rules.signature import Signature, name_of
 from ...core.support.lazy_modules import provided
-from ...errors import RuleError, RuleTypeError, RuleValueError, closest
+from ...errors import RuleError, RuleTypeError, RuleValueError, closest, suggest
 
 # What limits the norm of all gradients together, in several packages.
 GLOBAL = ("clip_by_global_norm", "clip_grad_norm", "clip_grad_norm_", "global_clipnorm")
@@ -65,17 +67,24 @@ def call_hint(name: str) -> str:
     return ""
 
 
-def explain_forward(name: str, error: RuleValueError) -> RuleValueError:
-    """Return an error that says it where the name is that of a rule."""
+def unknown_activation_error(name: Any) -> RuleValueError:
+    """Return the error for a name that no activation has; it may be that of a rule, or of a
+    function of one tensor.
+    """
     load_library()
-    last = plain(name)  # "atan" is the name of packages' surrogates, and of a function
+    last = plain(str(name))  # "atan" is the name of packages' surrogates, and of a function
     same = sorted(rule for rule in RULES if plain(rule.rpartition(".")[2]) == last)
     names = [name] if name in RULES else same
-    if not names:
-        return error
-    advice = f"it is a rule: write xg.activation('Heaviside', {names[0]!r}), or another forward"
-    rest = "" if name in RULES else str(error).removeprefix(f"no activation {name!r}")
-    return RuleValueError(f"no activation {name!r}: {advice}{rest}")
+    # Without functions that only VJPs call.
+    rows = [each for each in ops.CALLABLE_OPS if len(each.operands) == 1 and not each.in_vjps]
+    function = {plainly(each.in_xp): each.in_xp for each in rows}.get(plainly(str(name)))
+    hint = f"; write the function itself: xg.activation(xg.xp.{function})"
+    hint = hint if function else suggest(str(name), (*ACTIVATIONS, *ALIASES))
+    hint += f" (activations: {', '.join(ACTIVATIONS)}; or any function of one tensor)"
+    if names:
+        advice = f"it is a rule: write xg.activation('Heaviside', {names[0]!r}), or another forward"
+        hint = f": {advice}{'' if name in RULES else hint}"
+    return RuleValueError(f"no activation {name!r}{hint}")
 
 
 def explain_no_rule(given: Any, error: RuleTypeError) -> RuleTypeError:

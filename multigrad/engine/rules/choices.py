@@ -22,6 +22,11 @@ def with_choices(
     """Return a rule with these choices: `rule` itself if none is made, else a Rule.
 
     A name is not resolved: the result looks it up at each use, as the name alone would be.
+
+    Args:
+        over: which array a tensor is a part of, as `axis_name` is; see `Rule.over`.
+        residuals: what forward keeps; None: the rule's own choice.
+        fused: whether it runs as one kernel; "auto": the rule's own choice.
     """
     shards = read_shards(over, axis_name)
     choices: dict[str, Any] = {}
