@@ -19,9 +19,17 @@ provide("multigrad", {
     },
     "core.trace.python_protocols": {"engine.trace.assertions": "asserted"},
     "core.lowering.emit": {"engine.lowering.loops": "write_loop"},
-    "core.lowering.function_graph": {"engine.lowering.cuts": "cut_otherwise find_other_cuts"},
+    "core.lowering.function_graph": {
+        "engine.lowering.cuts": "cut_otherwise find_other_cuts settle"
+    },
     "core.lowering.forwards": {"engine.rules.advice": "unknown_activation_error"},
-    "core.lowering.lower": {"engine.lowering.tangents": "emit_tangent"},
+    "core.lowering.lower": {
+        "engine.lowering.tangents": "emit_tangent",
+        "engine.lowering.checks": "check_dtypes",
+    },
+    "core.lowering.checks": {
+        "engine.lowering.checks": "bind_other_checks second_refusal find_lacking_in"
+    },
     "core.xp": {"engine.capture.dialects.array_api": "find"},
     # code that is not plain: its capture, its proof, what it is read as
     "core.functions.capture": {"engine.capture.dialect": "check_dialect"},

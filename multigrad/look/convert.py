@@ -21,7 +21,6 @@ from ..core.functions.capture_errors import NotCaptured
 from ..core.functions.function import Function
 from ..core.functions.recipe import Variant
 from ..core.ir.graph import every_node
-from ..core.lowering.lower import run_reference
 from ..core.support.records import cached_property
 from ..core.support.trees import optree
 from ..engine import random
@@ -29,6 +28,7 @@ from ..engine.functions.known_forms import capture_example
 from ..engine.functions.proof.compare import are_off, eps_of, largest_of, margins
 from ..engine.functions.proof.line_tracing import StepLimit
 from ..engine.functions.proof.meanings import MOST_TURNS, Bounded, has_signs
+from ..engine.lowering.plain_functions import run_reference
 from ..engine.ops.loops import turning_at_most
 from ..engine.random import key_from_int
 from ..errors import MultigradError, RuleTypeError

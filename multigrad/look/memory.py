@@ -31,7 +31,7 @@ from ..core.passes.residuals import BYTES, ResidualCut
 from ..core.rules.activation import Activation
 from ..core.rules.vjp import function_under
 from ..engine.functions.known_forms import capture_example
-from ..engine.lowering.cuts import cut_with_costly, find_cuts_for_writes
+from ..engine.lowering.cuts import cut_with_costly, find_cuts_for_writes, without_calls
 from ..engine.passes.residuals import PACK
 from ..errors import RuleTypeError, RuleValueError, TraceError
 from ..models.layer_memory import Residual, Shape
@@ -248,7 +248,7 @@ def _function_of(obj: Any) -> tuple[Function, tuple[Any, ...]]:
 def _residuals_of(
     variant: Variant, backend: Backend, shapes: Sequence[Shape], dtypes: Sequence[str]
 ) -> tuple[Residual, ...]:
-    graphs = variant.graphs.without_calls()
+    graphs = without_calls(variant.graphs)
     tensors = [leaf.name for leaf in variant.layout.leaves if leaf.kind == "tensor"]
     input_shapes = dict(zip(tensors, shapes, strict=False))
     input_dtypes = dict(zip(tensors, dtypes, strict=False))

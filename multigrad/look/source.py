@@ -26,7 +26,6 @@ from ..core.functions.function import Function
 from ..core.functions.recipe import Variant
 from ..core.ir.graph import Graph, Node, format_graph
 from ..core.ir.op import INPUT_SHAPE, SCALAR_SHAPE, T, Type
-from ..core.lowering.checks import format_lengths
 from ..core.lowering.forwards import ActivationName, Forward, find_forward
 from ..core.lowering.function_graph import FunctionGraph
 from ..core.lowering.lower import lower_graphs
@@ -44,6 +43,7 @@ from ..engine.functions.chain import Chain
 from ..engine.functions.eject.eject import eject, fact_checks
 from ..engine.functions.known_forms import find_variant
 from ..engine.functions.saving import Asked, asked_of_arguments, over_dtypes
+from ..engine.lowering.checks import format_lengths
 from ..engine.lowering.cuts import cut_with_costly, find_cuts_for_writes, keeps_apart
 from ..engine.passes.residuals import PACK
 from ..errors import MultigradError, RuleTypeError, TraceError, UnsupportedOp

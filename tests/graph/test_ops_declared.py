@@ -29,8 +29,8 @@ from multigrad.core.lowering.derivatives import pullback, pullbacks
 from multigrad.core.lowering.lower import emit_rule
 from multigrad.core.ops.properties import CONSTANT, LINEAR, Domain
 from multigrad.core.ops.table import DECLARED, composite, parts_of
-from multigrad.core.passes import decisions, facts, memory
-from multigrad.core.passes.simplify import simplify
+from multigrad.core.passes import decisions, facts
+from multigrad.core.passes.simplify import PASSING, simplify
 from multigrad.core.trace.trace import Trace, apply
 from multigrad.core.trace.xp import all as neutral
 from multigrad.core.trace.xp import ops as recorded
@@ -73,7 +73,7 @@ def test_samples_and_defaults_are_legal(row: Op) -> None:
 
 
 def test_passes_name_ops_of_the_table() -> None:
-    named = {*facts.RESIZED_BY_SHARDS, *memory.PASSING, *residuals.COSTLY}
+    named = {*facts.RESIZED_BY_SHARDS, *PASSING, *residuals.COSTLY}
     named |= decisions.ARITHMETIC | decisions.SEPARATE | decisions.DECIDING | decisions.FOLLOWED
     assert named <= ops.OPS.keys()
 

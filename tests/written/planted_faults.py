@@ -14,11 +14,11 @@ import numpy as np
 from multigrad.core import ops
 from multigrad.core.ir.graph import Graph, Node, make_node
 from multigrad.core.ir.op import FLOAT_SCALAR, FLOATS, T, Type
-from multigrad.core.lowering.lower import run_reference
 from multigrad.core.ops import CONST
 from multigrad.core.ops.numerics import as_numpy_dtype
 from multigrad.core.passes.simplify import substitute
 from multigrad.engine.functions.proof.meanings import run_bounded
+from multigrad.engine.lowering.plain_functions import run_reference
 
 # Faults of dtype handling, planted on purpose: a promotion, a cast, a constant or the dtype of a
 # sum that is not the library's.

@@ -7,7 +7,7 @@ pairs that lowering makes of it, its cuts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, replace
 
 from ...errors import TraceError, UnsupportedOp
@@ -18,17 +18,16 @@ from ..ir.graph import Graph
 from ..ir.op import Op, Type, is_float
 from ..ir.results import OWNING
 from ..passes.decisions import EXACT_OPS, with_exact_decisions
-from ..passes.memory import passed, without_memory
 from ..passes.residuals import Keepable, ResidualCut, Roles, cut_residuals
-from ..passes.simplify import rename_inputs, simplify
+from ..passes.simplify import passed, rename_inputs, simplify, without_memory
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.params import Fused
 from ..support.records import record
 from ..trace.trace import NeedsConcrete
-from .derivatives import pullbacks, without_calls
+from .derivatives import pullbacks
 
 # The ops of plain rules.
-PLAIN = frozenset((ops.INPUT, ops.CONST, *ops.CORE_OPS, *EXACT_OPS))
+PLAIN = frozenset((ops.INPUT, ops.CONST, *ops.CORE_OPS, *EXACT_OPS)) - {ops.ARRAY}
 # The names that residuals, cotangents and outputs get, and the shapes that backward compares with.
 OWN_NAMES = re.compile(r"(kept|history|grad_out|output|tangent)(_\d+)?|shape_of_\w+")
 
@@ -137,6 +136,11 @@ class FunctionGraph:
         return any(n.op.loop == "values" and is_float(n.type) for n in self.backward.nodes)
 
     @property
+    def is_differentiable(self) -> bool:
+        """Whether a derivative of the backward may be taken."""
+        return self.second_order and not self.first_order
+
+    @property
     def is_derivative(self) -> bool:
         """Whether the backward is the forward's true derivative, node by node."""
         if not self._known_derivative:
@@ -155,30 +159,6 @@ class FunctionGraph:
         except (UnsupportedOp, TraceError, NeedsConcrete):
             return False
         return derivative.outputs == without_memory(backward).outputs
-
-    def without_calls(self) -> FunctionGraph:
-        """Return the pair with ops instead of calls of functions that have their own gradients.
-
-        `pushed` keeps them, because a saved pair is without it.
-        """
-        (forward, _), (backward, lost) = map(without_calls, (self.forward, self.backward))
-        if forward is self.forward and backward is self.backward:
-            return self
-        lost = (*self.lost, *lost)
-        return replace(
-            self,
-            forward=replace(simplify(forward), origin=self.forward.origin),
-            backward=simplify(backward),
-            second_order=self.second_order and not lost,
-            lost=lost,
-        )
-
-    def mapped(self, change: Callable[[Graph], Graph]) -> FunctionGraph:
-        """Return the pair of both graphs as `change` returns them."""
-        forward, backward = change(self.forward), change(self.backward)
-        if forward is self.forward and backward is self.backward:
-            return self
-        return replace(self, forward=forward, backward=backward)
 
     def with_safe_names(self, reserved: Iterable[str]) -> FunctionGraph:
         """Return the pair with new names for params and inputs that are words of emitted code."""
@@ -237,6 +217,14 @@ class FunctionGraph:
             deciding=watched,
         )
         return cut_residuals(self.forward, self.backward, self.roles, keepable)
+
+
+@provided
+def settle(pair: FunctionGraph, backend: Backend) -> FunctionGraph:
+    """Return a pair that is not plain as it is lowered: with ops instead of calls, and with what
+    results share as the backend has it.
+    """
+    return pair
 
 
 @provided

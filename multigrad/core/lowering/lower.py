@@ -32,12 +32,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-import numpy as np
-
 from ...errors import UnsupportedOp
-from .. import ops
 from ..backend.contract import Backend
-from ..backend.discovery import load_backend
 from ..backend.emitted import (
     Attached,
     Body,
@@ -53,18 +49,16 @@ from ..backend.emitted import (
 from ..ir.graph import Graph, Location
 from ..ir.op import UNKNOWN
 from ..passes.decisions import with_exact_decisions
-from ..passes.memory import apart_from_constants, owned, without_memory
 from ..passes.residuals import ResidualCut
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.records import record
 from ..support.threads import SERIALS, build_once
 from ..support.trees import Tensor
-from ..trace.trace import dtype_name
-from .checks import bind_checks, find_lacking, refuse_lacking, second_refusal, shape_check
+from .checks import bind_checks, second_refusal, shape_check
 from .derivatives import is_linear, without_calls
 from .emit import Emission, emit_body
 from .forwards import Forward
-from .function_graph import OWN_NAMES, Cuts, FunctionGraph, find_aliasing, find_cuts
+from .function_graph import OWN_NAMES, Cuts, FunctionGraph, find_aliasing, find_cuts, settle
 
 # --- emitted source as functions ------------------------------------------------------------------
 MOST_EMITTED = 16  # functions of one rule: by backend, and by what it asks of its input
@@ -140,7 +134,7 @@ def lower_forward(forward: Forward, backend: Backend) -> Callable[[Tensor], Tens
     emission = Emission(backend, forward.name)
     (graph,) = with_exact_decisions([forward.graph()], backend.kernels.exact)
     body = emit_body(graph, emission)
-    return _wrap(_compile("forward", body, body.result, emission)[0], backend)
+    return _wrap(compile_body("forward", body, body.result, emission)[0], backend)
 
 
 def emit_rule_once(graph: Graph, backend: Backend, known: EmittedRules) -> Callable[..., Any]:
@@ -177,11 +171,11 @@ def _emit_graph(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], boo
     if lost and forbid is not None:
         once = emission.bind("once", forbid(second_refusal(graph.name, False, lost)))
         result = f"{once}({result})"
-    function, source = _compile(name, body, result, emission)
+    function, source = compile_body(name, body, result, emission)
     return function, body.elementwise, source
 
 
-def _compile(name: str, body: Body, result: str, emission: Emission) -> tuple[Any, str]:
+def compile_body(name: str, body: Body, result: str, emission: Emission) -> tuple[Any, str]:
     """Return a function of this name, and its source."""
     head = f"def {name}({', '.join(body.parameters)}):\n"
     source = emission.with_definitions(f"{head}{body.indented(4)}    return {result}\n")
@@ -191,21 +185,6 @@ def _compile(name: str, body: Body, result: str, emission: Emission) -> tuple[An
 
 def _wrap(function: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
     return function if backend.autodiff.wrap is None else backend.autodiff.wrap(function)
-
-
-def run_reference(graph: Graph, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the outputs of a graph on NumPy, in the dtypes of its arrays.
-
-    `inputs` are arrays, numbers and the key by the names of the graph's inputs.
-    """
-    emission = Emission(load_backend("numpy"), graph.name)
-    # The name of the function that is compiled below.
-    emission.taken.add("reference")
-    body = emit_body(without_calls(graph)[0], emission)
-    results = "".join(f"{each}, " for each in body.results)
-    function, _ = _compile("reference", body, f"({results})", emission)
-    with np.errstate(all="ignore"):
-        return function(*[inputs[name] for name in body.parameters]) if body.results else ()
 
 
 # --- a pair of graphs -----------------------------------------------------------------------------
@@ -300,10 +279,11 @@ def lower_graphs(
         cuts.anywhere,
         lowering.author_params if checks else None,
     )
-    names = zip(author_names, (*graphs.inputs, *graphs.params), strict=True)
-    bind = lowering.emission.bind
-    facts = {own: bind(f"check_{own}", asked[name]) for name, own in names if name in asked}
-    bound_checks = replace(bound_checks, facts=facts)
+    if asked:
+        names = zip(author_names, (*graphs.inputs, *graphs.params), strict=True)
+        bind = lowering.emission.bind
+        facts = {own: bind(f"check_{own}", asked[name]) for name, own in names if name in asked}
+        bound_checks = replace(bound_checks, facts=facts)
     tangent = emit_tangent(lowering, cuts.anywhere, bound_checks) if forward_mode else None
     emitted = Emitted(
         origin=_origin(lowering, cuts),
@@ -337,13 +317,9 @@ def lower_graphs(
 def _prepare(graphs: FunctionGraph, backend: Backend, style: Style, checks: bool) -> Lowering:
     """Rename what emitted code has other names for, and reserve the names that it uses."""
     params = graphs.params
-    shares_memory = ops.MEMORY in backend.kernels.rows
-    graphs = graphs.mapped(apart_from_constants if shares_memory else without_memory)
-    graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
+    graphs = graphs if graphs.is_plain else settle(graphs, backend)
+    graphs = graphs.with_safe_names((*RESERVED, *backend.autodiff.namespace))
     graphs = graphs.with_exact_decisions(backend.kernels.exact)
-    is_owning = backend.tensors.write is not None and backend.tensors.address is None
-    if is_owning and not graphs.is_rule:
-        graphs = graphs.mapped(owned)
     selects = backend.kernels.selects and graphs.selects
     emission = Emission(backend, graphs.backward.name, widens=graphs.widens, selects=selects)
     # The object's name is that of the pair, unless it means something else in emitted code.
@@ -375,7 +351,7 @@ def _emit_codes(lowering: Lowering, cuts: Cuts) -> tuple[Code, Code]:
     differs = lowering.is_fast or (lowering.style == "compiled" and cuts.is_wide)
     if differs and not autodiff.only_fast:
         fast = _emit(lowering, cuts, wide=True, fast=lowering.is_fast)
-    return _check_dtypes(lowering, code, fast) if lowering.checks else (code, fast)
+    return check_dtypes(lowering, code, fast) if lowering.checks else (code, fast)
 
 
 def _emit(lowering: Lowering, cuts: Cuts, *, wide: bool, fast: bool) -> Code:
@@ -396,28 +372,10 @@ def _emit(lowering: Lowering, cuts: Cuts, *, wide: bool, fast: bool) -> Code:
     )
 
 
-def _check_dtypes(lowering: Lowering, code: Code, fast: Code) -> tuple[Code, Code]:
+@provided
+def check_dtypes(lowering: Lowering, code: Code, fast: Code) -> tuple[Code, Code]:
     """Let code begin with a check of its inputs' dtypes, where the backend lacks an op for some."""
-    graphs, noun = lowering.graphs, "rule" if lowering.graphs.is_rule else "function"
-    subject = f"{noun} {graphs.backward.name!r}"
-    lacking = find_lacking(subject, lowering.backend, graphs.forward, graphs.backward)
-    if not lacking:
-        return code, fast
-
-    def check_dtype(tin: Any) -> None:
-        refuse_lacking(lacking, dtype_name(tin.dtype))
-
-    check = lowering.emission.bind("check_dtype", check_dtype)
-    lines = tuple(f"{check}({name})" for name in graphs.inputs)
-
-    def begin(body: Body) -> Body:
-        return replace(body, lines=(*lines, *body.lines))
-
-    def checked(code: Code) -> Code:
-        whole = None if code.whole is None else begin(code.whole)
-        return replace(code, forward=begin(code.forward), whole=whole)
-
-    return checked(code), checked(fast)
+    return code, fast
 
 
 @provided

@@ -23,7 +23,6 @@ from .. import ops
 from ..ir.graph import OPERANDS, Graph, Node, make_node, walk
 from ..ir.op import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Op, T, Type, is_float
 from ..support.records import record
-from .memory import COPY, in_memory, is_kept_copy, without_kept
 from .simplify import substitute
 
 
@@ -147,6 +146,14 @@ class Keepable:
         """Return the inputs of which a copy is kept."""
         return ()
 
+    def stored(self, computed: Sequence[Node]) -> Sequence[Node]:
+        """Return the nodes whose values are kept for those that forward computes for backward."""
+        return computed
+
+    def closed(self, graph: Graph) -> Graph:
+        """Return one of the graphs of a cut as it is emitted."""
+        return graph
+
     def finished(self, cut: ResidualCut, forward: Graph) -> ResidualCut:
         return cut
 
@@ -185,8 +192,7 @@ def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepa
     again = computed_again(backward, names)
     small = [n for n in results if n.type.kind == "tensor" and isinstance(n.type.shape, tuple)]
     names |= {node: results[node] for node in small if node in again}
-    is_alike, is_apart = keepable.outputs, keepable.apart
-    cut = split(forward, backward, roles, names, alike=is_alike, apart=is_apart)
+    cut = split(forward, backward, roles, names, keepable)
     return keepable.finished(cut, forward)
 
 
@@ -349,12 +355,9 @@ def split(
     backward: Graph,
     roles: Roles,
     names: dict[Node, str],
-    *,
-    alike: bool,
-    apart: bool = True,
+    keepable: Keepable,
 ) -> ResidualCut:
-    # `alike`: the derivative of an output is that of its ops. `apart`: residuals are computed after
-    # forward, from its outputs.
+    """Return the cut at nodes that have these names."""
     names = names | _dtype_carrier(backward, roles, names)
     inputs = {node: as_input(node, name) for node, name in names.items()}
     results = {
@@ -369,19 +372,18 @@ def split(
     params = tuple([node for node, name in name_of.items() if name not in role_names])
     arguments = tuple([node for node in forward.inputs if name_of[node] in roles.inputs])
     computed = [n for n in names if names[n] not in (*roles.inputs, *roles.outputs)]
-    sources = [n.operands[0] if is_kept_copy(n) else n for n in computed]
-    kept = [in_memory(n, COPY) if n.op is ops.INPUT else n for n in sources]
+    kept = keepable.stored(computed)
     read_outputs = [node for node in input_nodes if name_of[node] in roles.outputs]
     outputs = dict.fromkeys((*results.values(), *read_outputs))
     keep = Graph("keep", (*arguments, *outputs, *params), tuple(kept), backward.locations)
-    keep = without_kept(keep)
-    shortened = substitute(keep, results) if apart else keep
-    if not alike:  # a float through which another derivative passes is computed again
+    keep = keepable.closed(keep)
+    shortened = substitute(keep, results) if keepable.apart else keep
+    if not keepable.outputs:  # a float through which another derivative passes is computed again
         pairs = zip(keep.outputs, shortened.outputs, strict=True)
         exact_outputs = [before if is_float(before.type) else after for before, after in pairs]
         shortened = replace(shortened, outputs=tuple(exact_outputs))
     tail = substitute(backward, {node: new for node, new in inputs.items() if new is not node})
-    tail = without_kept(tail)
+    tail = keepable.closed(tail)
     cotangents = tuple([n for n in backward.inputs if name_of[n] in roles.cotangents])
     keys = tuple([n for n in backward.inputs if name_of[n] == "key"])
     tail = replace(tail, inputs=(*cotangents, *dict.fromkeys(inputs.values()), *params, *keys))

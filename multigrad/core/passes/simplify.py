@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..ir.graph import Graph, Node, derive_node, make_node, walk, with_operands
+from ..ir.graph import Graph, Node, make_node, with_operands
 from ..ir.op import BOOL, BOOL_SCALAR, FLOAT_SCALAR, INPUT_SHAPE, INT_SCALAR, SCALAR_SHAPE, Op
 from ..ir.results import PER_ELEMENT
 from ..ops.table import Number
@@ -273,22 +273,6 @@ def substitute(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
     return rebuild(graph, lambda node: node, replacements)
 
 
-def without_stops(graph: Graph, of: Sequence[str] | None = None) -> Graph:
-    """Return a backward without stop_gradient, so that a refused derivative reaches its source.
-
-    For a backward that nobody may differentiate. `of`: inputs; only what depends on one of them is
-    not stopped; None means all.
-    """
-    carriers = None if of is None else {node for node in graph.inputs if node.attr("name") in of}
-    stops = {
-        node: node.operands[0]
-        for node in graph.nodes
-        if node.op is ops.STOP_GRADIENT
-        and (carriers is None or not carriers.isdisjoint(walk(node.operands)))
-    }
-    return without_stops(substitute(graph, stops), of) if stops else graph
-
-
 def rename_inputs(graph: Graph, names: Mapping[str, str]) -> Graph:
     new_inputs: dict[Node, Node] = {}
     for node in graph.inputs:
@@ -299,17 +283,6 @@ def rename_inputs(graph: Graph, names: Mapping[str, str]) -> Graph:
     return replace(body, inputs=tuple(new_inputs.get(node, node) for node in graph.inputs))
 
 
-def with_dtype(graph: Graph, old: str, new: str) -> Graph:
-    """Return a graph that computes in `new` where it computes in `old`."""
-
-    def change(node: Node) -> Node:
-        if dict(node.attrs).get("dtype") != old:
-            return node
-        return derive_node(node.op, node.operands, {**dict(node.attrs), "dtype": new})
-
-    return simplify(rebuild(graph, change))
-
-
 def is_elementwise(graph: Graph) -> bool:
     """Return whether each element of the results depends on the same element of the inputs only."""
     for node in graph.nodes:
@@ -317,3 +290,44 @@ def is_elementwise(graph: Graph) -> bool:
         if not is_local and node.op not in (ops.INPUT, ops.CONST):
             return False
     return True
+
+
+# --- the memory of results ------------------------------------------------------------------------
+# Where others may write to a tensor, `MEMORY` nodes say where the code makes a copy.
+COPY, ALIAS = "copy", "alias"
+# Ops that return their operand itself where there is nothing to do.
+PASSING = frozenset(("cast", "sum_to", "broadcast_to", "all_sum", "all_max"))
+
+
+def nodes_of(graph: Graph, op: Op) -> Sequence[Node]:
+    """Return the nodes of an op."""
+    return [node for node in graph.nodes if node.op is op] if op in graph.ops else ()
+
+
+def is_layout(node: Node) -> bool:
+    """Return whether a node is its operand, copied if its order in memory is another."""
+    return node.op is ops.MEMORY and node.attr("how").startswith("contiguous")
+
+
+def passed(node: Node) -> Node:
+    """Return the node whose tensor this one may be, itself if it is always another tensor."""
+    while is_layout(node) or node.op.name in PASSING:
+        (operand, *_) = node.operands
+        # A cast to or from bool always makes another tensor.
+        if (operand.type.dtype == BOOL) != (node.type.dtype == BOOL):
+            break
+        node = operand
+    return node
+
+
+def without_memory(graph: Graph) -> Graph:
+    """Return a graph for tensors that nobody writes to, where a copy is the tensor itself."""
+    return without(graph, ops.MEMORY)
+
+
+def without(graph: Graph, op: Op, is_meant: Callable[[Node], bool] | None = None) -> Graph:
+    """Return a graph with the operand of each node of an op in its place; `is_meant`: of which."""
+    # Again until there is none, because such a node may have been computed from another.
+    while nodes := [*filter(is_meant, nodes_of(graph, op))]:
+        graph = substitute(graph, {node: node.operands[0] for node in nodes})
+    return graph

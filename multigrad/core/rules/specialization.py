@@ -45,7 +45,7 @@ from ..lowering.derivatives import draw_in, replay
 from ..lowering.function_graph import FunctionGraph
 from ..lowering.lower import emit_rule_once
 from ..passes.facts import GIVEN, LIBRARY
-from ..passes.memory import without_memory
+from ..passes.simplify import without_memory
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.params import Range
 from ..support.threads import SERIALS, build_once

@@ -24,8 +24,7 @@ from ..ir.graph import TYPE, Location, Node, make_node
 from ..ir.op import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, Op, T, Type, dtype_name, is_float
 from ..ir.questions import note
 from ..passes.facts import Shapes
-from ..passes.memory import ALIAS, COPY
-from ..passes.simplify import constant, on_numbers
+from ..passes.simplify import ALIAS, COPY, constant, on_numbers
 from .coercion import (
     NeedsConcrete,
     are_floats,

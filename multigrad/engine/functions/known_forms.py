@@ -20,12 +20,12 @@ from ...core.functions.decision import LOWERED, SHOWN, Door, decide
 from ...core.functions.facts import SOME_LENGTH, first_tensor, places_of
 from ...core.functions.function import Function
 from ...core.functions.recipe import Variant
-from ...core.lowering.checks import format_lengths
 from ...core.passes.facts import LIBRARY
 from ...core.support.threads import set_within
 from ...core.trace.lookups import look_up_all
 from ...core.trace.trace import NeedsConcrete
 from ...errors import DisprovedError, MultigradError, TraceError
+from ..lowering.checks import format_lengths
 from .proof.functions import AS_GIVEN
 
 

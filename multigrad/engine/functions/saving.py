@@ -21,14 +21,14 @@ from ...core.ir.op import FLOATS, FLOATS_OF_16_BITS, T
 from ...core.lowering.function_graph import FunctionGraph
 from ...core.lowering.lower import identifier
 from ...core.passes.facts import GIVEN, LIBRARY, ON_NUMBERS
-from ...core.passes.memory import without_kept
-from ...core.passes.simplify import rename_inputs, with_dtype
+from ...core.passes.simplify import rename_inputs
 from ...core.support.params import Fused
 from ...core.support.trees import optree
 from ...core.trace.active_rules import FREE, Moving, keyed
 from ...core.trace.lookups import is_read
 from ...errors import FormatError, TraceError, UnsupportedOp
-from ..passes.residuals import drop_marks, mark_everywhere
+from ..passes.memory import without_kept
+from ..passes.residuals import drop_marks, mark_everywhere, with_dtype
 from ..passes.serialize import encode_array, encode_graph, encode_value, fail, read_fields
 from ..trace.random_keys import concrete_key
 from .documents.format import Data, clean, format_document, hash_of, seal, unseal

@@ -7,16 +7,17 @@ of it. Where none is taken, fast code may keep more and compute less: `WideCuts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ...core import ops
 from ...core.backend.contract import Autodiff, Backend
 from ...core.ir.graph import Graph, walk
 from ...core.lowering.function_graph import Cuts, FunctionGraph, find_aliasing
-from ...core.passes.memory import is_kept_copy, nodes_of
 from ...core.passes.residuals import ResidualCut, cut_residuals
-from ...core.passes.simplify import simplify
+from ...core.passes.simplify import nodes_of, simplify, without_memory
 from ...core.support.records import record
+from ..passes.memory import apart_from_constants, is_kept_copy, owned
 from ..passes.residuals import (
     KeepMore,
     computed_at_cost,
@@ -25,6 +26,7 @@ from ..passes.residuals import (
     marks,
     pack_masks,
 )
+from .calls import drop_calls, gradients_lost
 from .loops import run_scans_of_backward
 
 # Of what `residuals=` may be: what forward keeps.
@@ -74,6 +76,42 @@ def without_needless_marks(pair: FunctionGraph) -> FunctionGraph:
     if pair.first_order or not pair.second_order or bare.is_derivative:
         return pair if keeps_apart(bare) and reads_unkept(bare, bare.cut()) else bare
     return pair
+
+
+def settle(pair: FunctionGraph, backend: Backend) -> FunctionGraph:
+    """Return a pair as it is lowered: with ops instead of calls, and with what results share as the
+    backend has it.
+    """
+    shares_memory = ops.MEMORY in backend.kernels.rows
+    pair = without_calls(mapped(pair, apart_from_constants if shares_memory else without_memory))
+    is_owning = backend.tensors.write is not None and backend.tensors.address is None
+    return mapped(pair, owned) if is_owning and not pair.is_rule else pair
+
+
+def without_calls(pair: FunctionGraph) -> FunctionGraph:
+    """Return the pair with ops instead of calls of functions that have their own gradients.
+
+    `pushed` keeps them, because a saved pair is without it.
+    """
+    plain = mapped(pair, drop_calls)
+    if plain is pair:
+        return pair
+    lost = (*pair.lost, *gradients_lost(pair.backward))
+    return replace(
+        pair,
+        forward=replace(simplify(plain.forward), origin=pair.forward.origin),
+        backward=simplify(plain.backward),
+        second_order=pair.second_order and not lost,
+        lost=lost,
+    )
+
+
+def mapped(pair: FunctionGraph, change: Callable[[Graph], Graph]) -> FunctionGraph:
+    """Return the pair of both graphs as `change` returns them."""
+    forward, backward = change(pair.forward), change(pair.backward)
+    if forward is pair.forward and backward is pair.backward:
+        return pair
+    return replace(pair, forward=forward, backward=backward)
 
 
 # --- its cuts -------------------------------------------------------------------------------------

@@ -2,17 +2,24 @@
 
 They run for another framework. The parts are those of every function (forward, what it keeps,
 backward) without the native object around them; and backward from the inputs alone, for hosts that
-keep nothing of a guest.
+keep nothing of a guest. And a graph that runs once, on NumPy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ...core.backend.contract import Backend
+from ...core.backend.discovery import load_backend
 from ...core.backend.emitted import Emitted
+from ...core.ir.graph import Graph
+from ...core.lowering.emit import Emission, emit_body
+from ...core.lowering.lower import compile_body
+from .calls import drop_calls
 
 Tensor = Any
 Pull = Callable[..., tuple[Tensor, ...]]
@@ -154,3 +161,18 @@ def function({cotangents}, {inputs}{emitted.arguments}):
 
 def _tuple(words: Sequence[str]) -> str:
     return f"({', '.join(words)},)" if words else "()"
+
+
+def run_reference(graph: Graph, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the outputs of a graph on NumPy, in the dtypes of its arrays.
+
+    `inputs` are arrays, numbers and the key by the names of the graph's inputs.
+    """
+    emission = Emission(load_backend("numpy"), graph.name)
+    # The name of the function that is compiled below.
+    emission.taken.add("reference")
+    body = emit_body(drop_calls(graph), emission)
+    results = "".join(f"{each}, " for each in body.results)
+    function, _ = compile_body("reference", body, f"({results})", emission)
+    with np.errstate(all="ignore"):
+        return function(*[inputs[name] for name in body.parameters]) if body.results else ()

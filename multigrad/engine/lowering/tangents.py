@@ -15,7 +15,6 @@ from ...core import ops
 from ...core.backend.emitted import Body, Checks
 from ...core.ir.graph import Graph, Node, derive_node, make_node
 from ...core.ir.op import UNKNOWN, is_float
-from ...core.lowering.checks import second_refusal
 from ...core.lowering.derivatives import accumulate_all, is_linear
 from ...core.lowering.emit import emit_body
 from ...core.lowering.function_graph import FunctionGraph
@@ -28,6 +27,7 @@ from ...core.trace.xp import all as xp
 from ...errors import UnsupportedOp
 from ..passes.residuals import by_value, outputs_as_inputs
 from .calls import drop_calls, gradients_lost
+from .checks import second_refusal
 
 
 def emit_tangent(lowering: Lowering, cut: ResidualCut, checks: Checks) -> Body:

@@ -10,19 +10,9 @@ from typing import Any
 
 from ...core import ops
 from ...core.backend.rows import kernel
-from ...core.ir.graph import Graph, Node, dependents, make_node, walk
+from ...core.ir.graph import Graph, Node, dependents, derive_node, make_node, walk
 from ...core.ir.op import BOOL, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
 from ...core.ir.results import kept
-from ...core.passes.memory import (
-    KEPT,
-    in_memory,
-    is_kept_copy,
-    nodes_of,
-    owned,
-    owner_of_memory,
-    without,
-    without_kept,
-)
 from ...core.passes.residuals import (
     BYTES,
     FULL,
@@ -35,8 +25,9 @@ from ...core.passes.residuals import (
     reader_of,
     split,
 )
-from ...core.passes.simplify import substitute
+from ...core.passes.simplify import COPY, nodes_of, rebuild, simplify, substitute, without
 from ...core.support.records import record
+from .memory import KEPT, in_memory, is_kept_copy, owned, owner_of_memory, without_kept
 
 # --- marks of outputs -----------------------------------------------------------------------------
 
@@ -182,6 +173,13 @@ class KeepMore(Keepable):
         values = {*walk(backward.outputs, reader_of(backward), residuals)}
         return [node for node in residuals if node in values and is_named(node, self.unkept)]
 
+    def stored(self, computed: Sequence[Node]) -> Sequence[Node]:
+        sources = [n.operands[0] if is_kept_copy(n) else n for n in computed]
+        return [in_memory(n, COPY) if n.op is ops.INPUT else n for n in sources]
+
+    def closed(self, graph: Graph) -> Graph:
+        return without_kept(graph)
+
     def finished(self, cut: ResidualCut, forward: Graph) -> ResidualCut:
         if not self.written:
             return cut
@@ -232,7 +230,8 @@ def keep_inputs(
     inputs = [node for node in (*also, *backward.nodes) if node.op is ops.INPUT]
     nodes = {node.attr("name"): node for node in inputs}
     read_names = [name for name in (*roles.inputs, *roles.outputs) if name in nodes]
-    return split(forward, backward, roles, {nodes[name]: name for name in read_names}, alike=False)
+    names = {nodes[name]: name for name in read_names}
+    return split(forward, backward, roles, names, KeepMore(floats=False, outputs=False))
 
 
 # --- masks as bits --------------------------------------------------------------------------------
@@ -283,3 +282,33 @@ def without_packing(keep: Graph, backward: Graph) -> tuple[Graph, Graph]:
         if node.op is UNPACK
     }
     return replace(keep, outputs=tuple(outputs)), substitute(backward, masks)
+
+
+# --- of graphs that are recorded or written down --------------------------------------------------
+
+
+def without_stops(graph: Graph, of: Sequence[str] | None = None) -> Graph:
+    """Return a backward without stop_gradient, so that a refused derivative reaches its source.
+
+    For a backward that nobody may differentiate. `of`: inputs; only what depends on one of them is
+    not stopped; None means all.
+    """
+    carriers = None if of is None else {node for node in graph.inputs if node.attr("name") in of}
+    stops = {
+        node: node.operands[0]
+        for node in graph.nodes
+        if node.op is ops.STOP_GRADIENT
+        and (carriers is None or not carriers.isdisjoint(walk(node.operands)))
+    }
+    return without_stops(substitute(graph, stops), of) if stops else graph
+
+
+def with_dtype(graph: Graph, old: str, new: str) -> Graph:
+    """Return a graph that computes in `new` where it computes in `old`."""
+
+    def change(node: Node) -> Node:
+        if dict(node.attrs).get("dtype") != old:
+            return node
+        return derive_node(node.op, node.operands, {**dict(node.attrs), "dtype": new})
+
+    return simplify(rebuild(graph, change))

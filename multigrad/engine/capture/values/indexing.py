@@ -25,7 +25,7 @@ import optree
 from ....core.ir.graph import MOST_ELEMENTS, Node
 from ....core.ir.op import BOOL, SCALAR_SHAPE, UNKNOWN, T, is_float
 from ....core.ir.results import PER_ELEMENT
-from ....core.passes.memory import COPY
+from ....core.passes.simplify import COPY
 from ....core.trace.axes import known_shape
 from ....core.trace.trace import NeedsConcrete, Value, cast, lift
 from ....core.trace.xp import all as xp

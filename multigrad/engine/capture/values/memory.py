@@ -24,11 +24,11 @@ from ....core import ops
 from ....core.ir import results
 from ....core.ir.graph import Graph, Node, make_node
 from ....core.ir.op import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Shape, is_float, keeps_rank
-from ....core.passes.memory import COPY, KEPT, OWN, in_memory, may_share
-from ....core.passes.simplify import simplify
+from ....core.passes.simplify import COPY, simplify
 from ....core.trace.trace import NeedsConcrete, Trace, Value, cast_node, copy_of, made_in_memory
 from ....core.trace.xp import all as xp
 from ...ops.indexing import as_index
+from ...passes.memory import KEPT, OWN, in_memory, may_share
 from ...passes.residuals import mark_output
 from ..taken_gradients import carries_gradient
 from . import indexing

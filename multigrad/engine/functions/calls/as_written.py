@@ -23,7 +23,7 @@ from ....core.functions.capture_errors import defined_at
 from ....core.functions.gradients import match_gradients
 from ....core.functions.recipe import Recipe, Recorded, copied_all
 from ....core.ir.op import FLOATS, dtype_name
-from ....core.lowering.checks import shapes_agree, unlike
+from ....core.lowering.checks import shapes_agree
 from ....core.support.tracebacks import shorten
 from ....core.support.trees import Tensor, optree
 from ....core.trace.active_rules import name_rank
@@ -36,6 +36,7 @@ from ....errors import (
     explaining,
 )
 from ...capture.foreign_calls import intercepting
+from ...lowering.checks import unlike
 from .imported_gradients import lost_variables
 
 OWN = __name__.partition(".")[0]

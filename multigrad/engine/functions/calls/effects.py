@@ -13,13 +13,14 @@ from ....core.functions.arguments import Leaf
 from ....core.functions.recipe import Note, Update, check_apart
 from ....core.ir.graph import Graph, Node, walk
 from ....core.lowering.derivatives import replay
-from ....core.passes.memory import ALIAS, COPY, PASSING, in_memory, owner_of_memory, passed
+from ....core.passes.simplify import ALIAS, COPY, PASSING, passed
 from ....core.trace.trace import Trace, Value, setting
 from ....core.trace.xp import all as xp
 from ...capture.dialect import registered_dialects
 from ...capture.values.memory import root_of
 from ...capture.values.tracer import V
 from ...lowering.calls import route_gradient
+from ...passes.memory import in_memory, owner_of_memory
 
 
 # --- updates of arguments in place ----------------------------------------------------------------

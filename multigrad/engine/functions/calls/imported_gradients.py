@@ -13,7 +13,7 @@ from typing import Any
 from ....core import ops
 from ....core.ir.graph import Graph, Node, make_node
 from ....core.ir.op import SCALAR_SHAPE, Type, is_float
-from ....core.passes.simplify import substitute, without_stops
+from ....core.passes.simplify import substitute
 from ....core.support.threads import set_within
 from ....core.support.trees import Tensor, optree
 from ....core.trace.coercion import cast_node
@@ -22,7 +22,7 @@ from ....core.trace.trace import Trace, Value
 from ....core.trace.xp import all as xp
 from ....errors import GradientError
 from ...lowering.tangents import tangent_name
-from ...passes.residuals import mark_output
+from ...passes.residuals import mark_output, without_stops
 
 
 # --- tangent rules of authors' own (`jax.custom_jvp`, a torch class's `jvp`), as graphs -----------

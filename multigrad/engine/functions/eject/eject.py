@@ -22,13 +22,14 @@ from ....core.backend.contract import Backend
 from ....core.backend.emitted import Emitted, Made
 from ....core.backend.rows import FastKernels, disabled
 from ....core.ir.op import dtype_name
-from ....core.lowering.checks import format_lengths, shapes_agree
+from ....core.lowering.checks import shapes_agree
 from ....core.lowering.emit import apply_patterns
 from ....core.lowering.function_graph import FunctionGraph
 from ....core.lowering.lower import lower_graphs
 from ....core.support.trees import Tensor
 from ....errors import GradientError, UnsupportedOp
 from ...backend.features import Ejection
+from ...lowering.checks import format_lengths
 from .expressions import literal
 from .statements import WIDEST
 from .tree_shaking import Shaker

@@ -16,8 +16,9 @@ from ....core.backend.contract import Backend
 from ....core.functions.arguments import owner_of
 from ....core.functions.recipe import Variant
 from ....core.ir.graph import Graph
-from ....core.passes.memory import COPY, in_memory
+from ....core.passes.simplify import COPY
 from ....core.trace.source import SHARED
+from ...passes.memory import in_memory
 
 IN_ORDER = "contiguous C"
 

@@ -19,11 +19,11 @@ from ....core.functions.recipe import KEY
 from ....core.functions.samples import FAR, Sample, is_float
 from ....core.ir.graph import Graph
 from ....core.ir.op import BOOL, FLOATS, T
-from ....core.lowering.lower import run_reference
 from ....core.ops.numerics import as_numpy_dtype
 from ....core.support.records import cached_property
 from ....errors import MultigradError
 from ...lowering.calls import drop_calls
+from ...lowering.plain_functions import run_reference
 from .attempt import Attempt
 from .compare import (
     Disagreement,

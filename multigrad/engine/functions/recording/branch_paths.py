@@ -20,7 +20,6 @@ from ....core.ir.graph import Graph, Node
 from ....core.ir.op import BOOL, INPUT_SHAPE, SCALAR_SHAPE
 from ....core.lowering.function_graph import FunctionGraph
 from ....core.passes.facts import needed_shapes
-from ....core.passes.memory import without_kept
 from ....core.passes.simplify import simplify
 from ....core.trace.axes import known_shape
 from ....core.trace.source import BRANCHES
@@ -29,6 +28,7 @@ from ....core.trace.xp import all as xp
 from ....errors import TraceError
 from ...capture.dialect import find_dialect
 from ...lowering.calls import drop_calls
+from ...passes.memory import without_kept
 from ...passes.residuals import drop_marks
 
 MAX_PATHS = 16  # of one function; each is recorded, and the merged graph computes all of them

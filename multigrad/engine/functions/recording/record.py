@@ -46,8 +46,7 @@ from ....core.ir.graph import Graph, Node
 from ....core.ir.op import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
 from ....core.lowering.function_graph import FunctionGraph, numbered
 from ....core.passes.facts import LIBRARY
-from ....core.passes.memory import without_kept
-from ....core.passes.simplify import simplify, without_stops
+from ....core.passes.simplify import simplify
 from ....core.support.threads import set_within
 from ....core.support.trees import optree
 from ....core.trace.axes import known_shape
@@ -69,8 +68,9 @@ from ...capture.values.library_types import LibraryTypes
 from ...capture.values.memory import given_by_forward, held_values, mark_copies, node_in_memory
 from ...capture.values.oracle import keeping_modes
 from ...capture.values.tracer import Attributed, V
-from ...lowering.cuts import without_needless_marks
-from ...passes.residuals import drop_marks, find_unkept, marks
+from ...lowering.cuts import without_calls, without_needless_marks
+from ...passes.memory import without_kept
+from ...passes.residuals import drop_marks, find_unkept, marks, without_stops
 from ..calls.assumptions import is_told
 from ..calls.effects import find_notes, find_updates, hide_updates, told_apart
 from ..calls.explained_errors import explain, is_users_own
@@ -404,7 +404,7 @@ class _Recording:
             selects=library is not None and library.habits.selects,
         )
         if self.recipe.noun != "rule":  # which may be applied alone, and differentiated
-            graphs = graphs.without_calls()
+            graphs = without_calls(graphs)
         # The original may have derivatives that its graph lacks.
         if self.is_imported and second_order and graphs.is_once and not self.recipe.options.copies:
             trace.omit(ORDERS)

@@ -6,45 +6,21 @@ must share memory with what the code lets it share: `MEMORY` nodes say where it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
-from .. import ops
-from ..ir.graph import Graph, Node, make_node
-from ..ir.op import BOOL, Op
-from .simplify import substitute
+from ...core import ops
+from ...core.ir.graph import Graph, Node, make_node
+from ...core.passes.simplify import ALIAS, COPY, passed, without
 
-# Ops that return their operand itself where there is nothing to do.
-PASSING = frozenset(("cast", "sum_to", "broadcast_to", "all_sum", "all_max"))
 CONSTANT = "array"
 # Ours is a view where the code's own result is none: `x.max(1)[0]`, of which we drop an axis.
-COPY, ALIAS, OWN = "copy", "alias", "own"
+OWN = "own"
 KEPT = "kept"  # as `MEMORY` says it: a value that the code keeps, which is not computed again
-
-
-def nodes_of(graph: Graph, op: Op) -> Sequence[Node]:
-    """Return the nodes of an op."""
-    return [node for node in graph.nodes if node.op is op] if op in graph.ops else ()
 
 
 def in_memory(node: Node, how: str) -> Node:
     return make_node(ops.MEMORY, (node,), {"how": how}, node.type)
-
-
-def is_layout(node: Node) -> bool:
-    """Return whether a node is its operand, copied if its order in memory is another."""
-    return node.op is ops.MEMORY and node.attr("how").startswith("contiguous")
-
-
-def passed(node: Node) -> Node:
-    """Return the node whose tensor this one may be, itself if it is always another tensor."""
-    while is_layout(node) or node.op.name in PASSING:
-        (operand, *_) = node.operands
-        # A cast to or from bool always makes another tensor.
-        if (operand.type.dtype == BOOL) != (node.type.dtype == BOOL):
-            break
-        node = operand
-    return node
 
 
 def owner_of_memory(node: Node) -> Node:
@@ -85,19 +61,6 @@ def apart_from_constants(graph: Graph) -> Graph:
     return replace(
         graph, outputs=tuple(in_memory(n, COPY) if is_held else n for n, is_held in pairs)
     )
-
-
-def without_memory(graph: Graph) -> Graph:
-    """Return a graph for tensors that nobody writes to, where a copy is the tensor itself."""
-    return without(graph, ops.MEMORY)
-
-
-def without(graph: Graph, op: Op, is_meant: Callable[[Node], bool] | None = None) -> Graph:
-    """Return a graph with the operand of each node of an op in its place; `is_meant`: of which."""
-    # Again until there is none, because such a node may have been computed from another.
-    while nodes := [*filter(is_meant, nodes_of(graph, op))]:
-        graph = substitute(graph, {node: node.operands[0] for node in nodes})
-    return graph
 
 
 def is_kept_copy(node: Node) -> bool:
