@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from .compat import wrappers as wrappers
     from .compat.wrappers import Activation
     from .core import xp
-    from .core.backend.discovery import backends
     from .core.functions.capture import Capture
     from .core.functions.function import Function
     from .core.lowering.forwards import activations
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from .core.rules.registry import compose, get, register, rules, unregister
     from .core.rules.rule import Rule
     from .core.rules.vjp import vjp
+    from .engine.backend.statuses import backends
     from .engine.functions.custom_gradient import custom_gradient, function
     from .engine.functions.implicit.implicit import implicit
     from .engine.functions.importers import (
@@ -161,7 +161,7 @@ _ROOMS = {
         "audit.doctor": "doctor",
         "audit.gate": "gate",
         "audit.same": "same",
-        "core.backend.discovery": "backends",
+        "engine.backend.statuses": "backends",
         "core.functions.capture": "Capture",
         "compat.wrappers": "Activation",
         "errors": "BackendNotFound FormatError GradientError MultigradError NativeRuleWarning "

@@ -52,14 +52,9 @@ if TYPE_CHECKING:
     from ..core.backend.emitted import tuple_of as tuple_of
     from ..core.backend.rows import FastKernels as FastKernels
     from ..core.backend.rows import Pattern as Pattern
-    from ..core.backend.rows import compositions as compositions
     from ..core.backend.rows import enabled as enabled
     from ..core.backend.rows import kernel as kernel
-    from ..core.backend.rows import lifted as lifted
-    from ..core.backend.rows import namesakes as namesakes
-    from ..core.backend.rows import orderings as orderings
     from ..core.backend.rows import rows_of as rows_of
-    from ..core.backend.rows import unwritten as unwritten
     from ..core.ir.graph import Graph as Graph
     from ..core.ir.graph import Node as Node
     from ..core.ir.graph import make_node as make_node
@@ -74,6 +69,11 @@ if TYPE_CHECKING:
     from ..core.ops.numerics import as_numpy_dtype as as_numpy_dtype
     from ..core.ops.reductions import over as over
     from ..engine import random as random
+    from ..engine.backend.array_rows import compositions as compositions
+    from ..engine.backend.array_rows import lifted as lifted
+    from ..engine.backend.array_rows import namesakes as namesakes
+    from ..engine.backend.array_rows import orderings as orderings
+    from ..engine.backend.array_rows import unwritten as unwritten
     from ..engine.backend.differences import ALL as ALL
     from ..engine.backend.differences import KINDS as KINDS
     from ..engine.backend.differences import SIGN_OF_ZERO as SIGN_OF_ZERO
@@ -155,9 +155,9 @@ else:
                 "Guest", "Kind", "Pull", "SharedBuffer", "borrow_array", "kind_of", "lend_array",
                 "make_zeros",
             ),
-            ".core.backend.rows": (
-                "FastKernels", "Pattern", "compositions", "enabled", "kernel", "lifted",
-                "namesakes", "orderings", "rows_of", "unwritten",
+            ".core.backend.rows": ("FastKernels", "Pattern", "enabled", "kernel", "rows_of"),
+            ".engine.backend.array_rows": (
+                "compositions", "lifted", "namesakes", "orderings", "unwritten",
             ),
         },
     )  # fmt: skip

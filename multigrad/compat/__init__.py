@@ -6,12 +6,29 @@ They need torch (`optax`: jax), not the packages.
 May import the rooms up to `keras`; docs/architecture.md has their order.
 """
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..core.support.lazy_modules import module_hooks
+from ..core.backend.discovery import load_backend
+from ..core.support.lazy_modules import Getter, Lister, module_hooks
 
 __all__ = ["norse", "snntorch", "spikingjelly"]
+
+
+def served_by(backend: str, room: str, module: str, names: Iterable[str]) -> tuple[Getter, Lister]:
+    """Return `__getattr__` and `__dir__` of a module whose public names are a backend's.
+
+    Args:
+        room: the module that has them, in the backend's package.
+        module: the name of the module that is asked.
+    """
+
+    def load(name: str) -> Any:
+        load_backend(backend)  # says what to install where the framework is missing
+        return getattr(import_module(f"multigrad_{backend}.{room}"), name)
+
+    return module_hooks(module, names, load)
 
 
 # Loaded at first use, because they need torch.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..core.backend.discovery import served_by
+from . import served_by
 
 __all__ = ["ParamHooks", "attach_param_hooks", "remove_param_hooks"]
 

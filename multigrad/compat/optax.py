@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..core.backend.discovery import served_by
 from ..core.support.trees import Tensor
+from . import served_by
 
 __all__ = ["RuleState", "apply_rule"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ..core.backend.discovery import served_by
+from . import served_by
 
 __all__ = [
     "S2NN",

@@ -9,6 +9,7 @@ from ..core.support.lazy_modules import provide
 provide("multigrad", {
     # arrays that are split over devices
     "core.support.params": {"engine.support.shards": "read_shards"},
+    "core.backend.discovery": {"engine.backend.statuses": "admit"},
     # ops of whole arrays, and functions of xg.xp that no elementwise rule needs
     "core.ops": {"engine.ops.families": "list_families"},
     "core.trace.xp.all": {"engine.trace.xp.others": "other_modules"},

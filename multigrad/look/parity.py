@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..core.backend.contract import Backend
-from ..core.backend.discovery import backends, load_backend
+from ..core.backend.discovery import load_backend
 from ..core.functions.capture_errors import NotCaptured
 from ..core.lowering.function_graph import FunctionGraph
 from ..core.rules.activation import Activation
@@ -19,6 +19,7 @@ from ..core.rules.context import use
 from ..core.rules.vjp import function_under
 from ..core.support.trees import optree
 from ..core.trace.lookups import at_present
+from ..engine.backend.statuses import backends
 from ..engine.capture.user_code.object_state import read_state
 from ..engine.functions.known_forms import capture_example
 from ..engine.functions.object_function import owner_of_method

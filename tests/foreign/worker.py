@@ -47,7 +47,7 @@ def find(name: str) -> object:
 def judge(name: str, words: list[str], _: Sequence[str]) -> dict[str, str]:
     """Return the verdict of a row on each backend."""
     from multigrad.command.named_objects import SEED, read_input
-    from multigrad.core.backend.discovery import backends
+    from multigrad.engine.backend.statuses import backends
     from multigrad.engine.functions.importers import find_custom
     from multigrad.look.convert import EQUAL, convert
 

@@ -56,7 +56,7 @@ CLASSES = {
     "multigrad.look.check.CheckReport": "objects.md",
     "multigrad.look.parity.ParityReport": "objects.md",
     "multigrad.look.parity.ParityRow": "objects.md",
-    "multigrad.core.backend.discovery.BackendStatus": "objects.md",
+    "multigrad.engine.backend.statuses.BackendStatus": "objects.md",
     "multigrad.models.attribution.relevance.Relevance": "objects.md",
     "multigrad.models.attribution.composites.Composite": "attribution.md",
     "multigrad.schedule.Schedule": "schedule.md",

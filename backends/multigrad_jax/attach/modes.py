@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from multigrad.core.backend.values import run_on_tensors_alone
 from multigrad.core.ir.graph import Graph
 from multigrad.core.support.threads import set_within
+from multigrad.engine.backend.features import run_on_tensors_alone
 
 from ..core.attach.render import tangent_of
 from ..core.kernels.elementwise import is_tensor

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from multigrad.core.backend.values import run_on_tensors_alone
+from multigrad.engine.backend.features import run_on_tensors_alone
 from multigrad.errors import GradientError
 
 from ..core.attach.render import custom_jvp, tangent_of

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from jax.scipy import special
 
 from multigrad.core import ops
-from multigrad.core.backend.rows import compositions, rows_of
+from multigrad.core.backend.rows import rows_of
 from multigrad.core.ir.op import Op
+from multigrad.engine.backend.array_rows import compositions
 from multigrad.engine.ops import special as special_ops
 from multigrad.engine.ops.families import IN_FLOAT32
 from multigrad.engine.ops.special_functions import digamma_by_reflection, polygamma_by_zeta

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from multigrad.core import ops
-from multigrad.core.backend.rows import lifted, namesakes, orderings, rows_of
+from multigrad.core.backend.rows import rows_of
+from multigrad.engine.backend.array_rows import lifted, namesakes, orderings
 from multigrad.engine.ops.indexing import along, as_index, as_pairs, from_front
 
 from ..core.kernels.elementwise import accumulated

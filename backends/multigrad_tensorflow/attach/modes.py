@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from multigrad.core.backend.values import run_on_tensors_alone
 from multigrad.core.ir.graph import Graph
+from multigrad.engine.backend.features import run_on_tensors_alone
 
 from .vjp import vjp
 

@@ -11,8 +11,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
-from multigrad.core.backend.values import run_on_tensors_alone
-from multigrad.engine.backend.features import Modes
+from multigrad.engine.backend.features import Modes, run_on_tensors_alone
 from multigrad.errors import GradientError
 
 from ..known_faults import COMPILED

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.core import ops
-from multigrad.core.backend.rows import namesakes, orderings, rows_of
+from multigrad.core.backend.rows import rows_of
 from multigrad.core.ir.op import Op
+from multigrad.engine.backend.array_rows import namesakes, orderings
 from multigrad.engine.ops.indexing import along, as_index, as_pairs, from_front
 from multigrad.engine.ops.products import as_matrix
 

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.core import ops
-from multigrad.core.backend.rows import compositions
 from multigrad.core.ir.op import Op
+from multigrad.engine.backend.array_rows import compositions
 from multigrad.engine.ops.families import IN_FLOAT32
 from multigrad.engine.ops.special_functions import digamma_by_reflection, polygamma_by_zeta
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ...core.backend.discovery import backends, load_backend
+from ...core.backend.discovery import load_backend
 from ...core.functions.function import Function
 from ...core.ir.op import T
 from ...core.ops.numerics import as_numpy_dtype
 from ...core.rules.registry import resolve
 from ...core.support.trees import optree
+from ...engine.backend.statuses import backends
 from ...engine.functions.documents.format import hash_of
 from ...engine.functions.documents.functions import read_leaves
 from ...engine.functions.documents.versions import OP_SET

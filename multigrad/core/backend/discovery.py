@@ -10,11 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, fields
-from importlib import import_module
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -22,14 +18,12 @@ from ...errors import BackendNotFound, GradientError, MultigradError, suggest
 from ..support.installed import (
     OWN,
     find_points,
-    find_version,
     install_line,
-    is_importable,
     package_of,
     requirements_of,
     why_too_old,
 )
-from ..support.lazy_modules import Getter, Lister, imported_module, module_hooks
+from ..support.lazy_modules import imported_module, provided
 from ..support.threads import collector_paused, make_lock
 from .contract import Backend, Reader
 
@@ -48,42 +42,7 @@ FUNCTION_READERS: list[Reader] = []
 AWAITED: list[frozenset[str]] = [frozenset({"sys"})]
 
 
-@dataclass(frozen=True, slots=True)
-class BackendStatus:
-    """One row of `xg.backends()`.
-
-    Attributes:
-        name: the framework's import name, by which it is requested.
-        installed: whether it can be used, as far as that is known.
-        version: the framework's.
-        reason: why it cannot be used, and what to type.
-
-    Examples:
-        >>> row = next(row for row in xg.backends() if row.name == "numpy")
-        >>> row.installed, row.reason
-        (True, None)
-    """
-
-    name: str
-    installed: bool
-    version: str | None
-    reason: str | None
-
-
-class Statuses(list[BackendStatus]):
-    """The rows of `xg.backends()`; prints as a table."""
-
-    def __repr__(self) -> str:
-        rows = [("name", "version", "why not")]
-        rows += [(row.name, row.version or "-", row.reason or "") for row in self]
-        wide = [max(len(row[i]) for row in rows) for i in range(2)]
-        return "\n".join(
-            f"{name:{wide[0]}}  {version:{wide[1]}}  {reason}".rstrip()
-            for name, version, reason in rows
-        )
-
-
-class _Registry:
+class Registry:
     """What is known of the backends, by name.
 
     Attributes:
@@ -102,7 +61,7 @@ class _Registry:
         self.listeners: list[Callable[[Sequence[Backend]], None]] = []
 
 
-_registry = _Registry()
+REGISTRY = Registry()
 _owners: dict[type, Backend] = {}  # by the class of a tensor
 _indexing = make_lock()
 
@@ -114,7 +73,7 @@ def load_backend(name: str) -> Backend:
         BackendNotFound: there is none, its framework is not installed or too old, or the package
             that offers it is broken.
     """
-    backend = _registry.loaded.get(name)
+    backend = REGISTRY.loaded.get(name)
     if backend is not None:
         return backend
     points = entry_points()
@@ -131,19 +90,19 @@ def load_backend(name: str) -> Backend:
     try:
         backend = _import_backend(name, points[name])
         with _indexing:  # so that no table of fewer backends comes last
-            winner = _registry.loaded.setdefault(name, backend)
+            winner = REGISTRY.loaded.setdefault(name, backend)
             try:
                 index_readers()
             except BaseException as error:
-                del _registry.loaded[name]
+                del REGISTRY.loaded[name]
                 if not isinstance(error, Exception):
                     raise
                 raise _broken(name, f"the compiler of {name!r}", error) from error
-            _registry.refused.pop(name, None)
+            REGISTRY.refused.pop(name, None)
     except BackendNotFound as error:
         # Amid the framework's own import it may still work later.
         if not _is_being_imported(name):
-            _registry.refused[name] = str(error)
+            REGISTRY.refused[name] = str(error)
         raise
     return winner
 
@@ -151,8 +110,8 @@ def load_backend(name: str) -> Backend:
 def _import_backend(name: str, point: Any) -> Backend:
     package = package_of(point)
     place = f"{getattr(point, 'value', name)} of {package or 'an unknown package'}"
-    if name in _registry.contested and package != OWN and name != REFERENCE[0]:
-        raise BackendNotFound(f"backend {name!r} cannot be used: {_registry.contested[name]}")
+    if name in REGISTRY.contested and package != OWN and name != REFERENCE[0]:
+        raise BackendNotFound(f"backend {name!r} cannot be used: {REGISTRY.contested[name]}")
     # Before the import, in which an old framework may fail with a worse message.
     _check_version(name, package)
     try:
@@ -171,7 +130,7 @@ def _import_backend(name: str, point: Any) -> Backend:
         _check_version(name, package)
         raise _broken(name, place, error) from error
     _check_version(name, package)  # some say it themselves, and no metadata does
-    return admit(backend, name, place)
+    return backend if package == OWN or name == REFERENCE[0] else admit(backend, name, place)
 
 
 def _check_version(name: str, package: str) -> None:
@@ -183,17 +142,6 @@ def _check_version(name: str, package: str) -> None:
 def _broken(name: str, place: str, error: BaseException) -> BackendNotFound:
     message = f"{type(error).__name__}: {error}".rstrip(": ")
     return BackendNotFound(f"backend {name!r} cannot be loaded: {place} raises {message}")
-
-
-def load_point(point: Any, else_: str) -> None:
-    """Load an entry point that connects a library; a broken one warns, with what follows."""
-    try:
-        point.load()
-    except ImportError:  # another library of that name, or a part of it is missing
-        return
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-        warnings.warn(f"{else_}: {point.value} raises {message}", stacklevel=3)
 
 
 def _is_being_imported(name: str) -> bool:
@@ -215,7 +163,7 @@ def index_readers() -> None:
     functions.sort(key=lambda reader: not reader.reads_code)
     # From here on nothing raises: a malformed third-party backend changes no table.
     READERS.update(readers)
-    for listener in _registry.listeners:
+    for listener in REGISTRY.listeners:
         listener(loaded())
     EVERY_READER[:] = [_row(*row) for row in rows]
     FUNCTION_READERS[:] = functions
@@ -224,7 +172,7 @@ def index_readers() -> None:
 def tell_loaded(listener: Callable[[Sequence[Backend]], None]) -> Callable[..., None]:
     """Tell a function which backends are loaded, now and whenever there is another one."""
     with _indexing:
-        _registry.listeners.append(listener)
+        REGISTRY.listeners.append(listener)
         listener(loaded())
     return listener
 
@@ -238,7 +186,7 @@ def entry_points() -> Mapping[str, Any]:
 
     An entry point is named after its framework's import name. No package takes a name of ours.
     """
-    if not _registry.points:
+    if not REGISTRY.points:
         from importlib.metadata import EntryPoint
 
         points_by_name: dict[str, list[Any]] = {"numpy": [EntryPoint(*REFERENCE)]}
@@ -249,10 +197,10 @@ def entry_points() -> Mapping[str, Any]:
                 same_named.append(point)
         for name, points in points_by_name.items():
             if len(points) > 1:
-                _registry.contested[name] = _say_contested(points)
+                REGISTRY.contested[name] = _say_contested(points)
         # In one step, because other threads read it without a lock.
-        _registry.points.update({name: points[0] for name, points in points_by_name.items()})
-    return _registry.points
+        REGISTRY.points.update({name: points[0] for name, points in points_by_name.items()})
+    return REGISTRY.points
 
 
 def _say_contested(points: list[Any]) -> str:
@@ -260,50 +208,6 @@ def _say_contested(points: list[Any]) -> str:
     if package_of(points[0]) in (OWN, ""):
         return f"multigrad's own is used, and not {' or '.join(others)}, of the same name"
     return f"two packages offer it, {first} and {' and '.join(others)}; uninstall one of them"
-
-
-def backends(*, load: bool = False) -> Statuses:
-    """Return one row per backend.
-
-    Args:
-        load: load each, to find out for certain which of them work. Without it no framework is
-            imported, and a package that fails on import is only noticed when it is used.
-
-    Examples:
-        >>> "numpy" in [row.name for row in xg.backends() if row.installed]
-        True
-        >>> [row.reason for row in xg.backends() if row.name == "numpy"]  # of one that is not: why
-        [None]
-    """
-    return Statuses(_status(name, load) for name in entry_points())
-
-
-def _status(name: str, load: bool) -> BackendStatus:
-    # A framework that is imported costs nothing more to try.
-    if load or name in sys.modules:
-        with suppress(BackendNotFound):
-            load_backend(name)
-    point = _registry.points[name]
-    package = package_of(point)
-    requirements = requirements_of(name, package) if package else []
-    if not is_importable(name):
-        return BackendStatus(name, False, None, install_line(name, package, requirements))
-    version = find_version(name, requirements)
-    if name not in _registry.loaded:
-        reason = _registry.refused.get(name) or _foresee(name, point, package)
-        if reason is not None:
-            return BackendStatus(name, False, version, reason.removeprefix(f"backend {name!r} "))
-    return BackendStatus(name, True, version, _registry.contested.get(name))
-
-
-def _foresee(name: str, point: Any, package: str) -> str | None:
-    # As far as it can be told without an import.
-    if name in _registry.contested and package != OWN and name != REFERENCE[0]:
-        return _registry.contested[name]
-    root = str(getattr(point, "module", "") or "").partition(".")[0]
-    if root and not is_importable(root):
-        return f"its entry point names {root}, which is not there: reinstall {package}"
-    return why_too_old(name, package) if package else None
 
 
 def backend_of(value: Any) -> Backend:
@@ -342,7 +246,7 @@ def refuse_unusable(*types: type) -> None:
     """Raise BackendNotFound if a type is of a framework whose backend cannot be used."""
     for type_ in types:
         roots = {each.__module__.partition(".")[0] for each in type_.__mro__}
-        for name, message in _registry.refused.items():
+        for name, message in REGISTRY.refused.items():
             if any(root.startswith(name) for root in roots):  # jaxlib's arrays are jax's
                 raise BackendNotFound(
                     f"no backend takes a {type_.__module__}.{type_.__qualname__}: {message}"
@@ -352,10 +256,10 @@ def refuse_unusable(*types: type) -> None:
 def in_use() -> list[Backend]:
     """Return the backends whose framework is already imported."""
     backends_in_use = []
-    for name in _registry.points or entry_points():
-        backend = _registry.loaded.get(name)
+    for name in REGISTRY.points or entry_points():
+        backend = REGISTRY.loaded.get(name)
         # One that could not be loaded is not tried again.
-        if backend is None and name in sys.modules and name not in _registry.refused:
+        if backend is None and name in sys.modules and name not in REGISTRY.refused:
             try:
                 backend = load_backend(name)
             except BackendNotFound:
@@ -368,14 +272,14 @@ def in_use() -> list[Backend]:
 def load_imported() -> None:
     in_use()
     # Only those that can still come: neither loaded nor refused.
-    AWAITED[0] = frozenset(entry_points()) - _registry.loaded.keys() - _registry.refused.keys()
+    AWAITED[0] = frozenset(entry_points()) - REGISTRY.loaded.keys() - REGISTRY.refused.keys()
 
 
 def load_awaited() -> None:
     """Load backends whose framework was imported since, when a call has met no reader."""
     if sys.modules.keys().isdisjoint(AWAITED[0]):
         return
-    known_names = frozenset(_registry.loaded)
+    known_names = frozenset(REGISTRY.loaded)
     load_imported()
     for backend in loaded():
         # A compiler that reads this call begins again, so that it meets the new reader.
@@ -387,7 +291,7 @@ load_awaited._dynamo_marked_constant = True  # type: ignore[attr-defined]  # run
 
 
 def loaded() -> list[Backend]:
-    return list(_registry.loaded.values())
+    return list(REGISTRY.loaded.values())
 
 
 def backend_among(values: Any) -> Backend:
@@ -403,66 +307,7 @@ def backend_among(values: Any) -> Backend:
     return owners.pop() if owners else load_backend("numpy")
 
 
-def served_by(backend: str, room: str, module: str, names: Iterable[str]) -> tuple[Getter, Lister]:
-    """Return `__getattr__` and `__dir__` of a module whose public names are a backend's.
-
-    Args:
-        room: the module that has them, in the backend's package.
-        module: the name of the module that is asked.
-    """
-
-    def load(name: str) -> Any:
-        load_backend(backend)  # says what to install where the framework is missing
-        return getattr(import_module(f"multigrad_{backend}.{room}"), name)
-
-    return module_hooks(module, names, load)
-
-
-# --- checks of a third-party backend --------------------------------------------------------------
-# Fields that are called without a look whether they are there.
-CALLED = {
-    "tensors": ("dtype", "to_numpy", "from_numpy", "is_traced"),
-    "autodiff": ("render", "finish", "call", "attach"),
-}
-
-
+@provided
 def admit(found: Any, name: str, where: str) -> Backend:
-    """Return the object of an entry point, checked to be a Backend of its name with all groups."""
-    if not isinstance(found, Backend):
-        raise BackendNotFound(
-            f"backend {name!r} cannot be used: {where} is a {type(found).__name__}; "
-            f"expected a multigrad.backend.Backend"
-        )
-    fault = _fault_of(found, name)
-    if fault:
-        raise BackendNotFound(f"backend {name!r} cannot be used: {where} {fault}")
+    """Return the object of a third party's entry point, checked to be a Backend with all groups."""
     return found
-
-
-def _fault_of(backend: Backend, name: str) -> str | None:
-    if backend.name != name:
-        return (
-            f"is named {backend.name!r}, and its entry point {name!r}; "
-            f"both are the name under which the framework is imported"
-        )
-    for row in fields(backend):
-        # A group whose default is None may be left out; one that loads later is not read here.
-        if row.name in ("name", *backend.places) or row.default is None or not row.init:
-            continue
-        kind, value = (
-            getattr(import_module("multigrad.backend"), str(row.type)),
-            getattr(backend, row.name),
-        )
-        if not isinstance(value, kind):
-            return f"has {value!r} for {row.name}; expected multigrad.backend.{row.type}(...)"
-    for group, names in CALLED.items():
-        for each in names:
-            if not callable(getattr(getattr(backend, group), each)):
-                return f"has no function for {group}.{each}"
-    types = backend.tensors.types
-    is_tuple = isinstance(types, tuple) and types
-    if not is_tuple or not all(isinstance(each, type) for each in types) or object in types:
-        return f"has {types!r} for tensors.types; expected the classes of its tensors in a tuple"
-    if not isinstance(backend.kernels.rows, Mapping):
-        return "has no mapping of ops to functions for kernels.rows"
-    return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -12,7 +12,6 @@ from ...errors import BackendNotFound, UnsupportedOp
 from .. import ops
 from ..ir.op import BOOL, FLOATS, WHOLE, Op, dtype_name
 from ..passes.simplify import on_numbers, symbol_function
-from ..support.threads import set_within
 from .contract import Backend
 from .discovery import backend_among, backend_of
 
@@ -79,29 +78,9 @@ def concrete_number(value: Any) -> float | None:
     return None if tensors.is_traced(value) else float(tensors.to_numpy(value))
 
 
-def run_on_tensors_alone(
-    transform: Callable[[Callable[..., Any]], Callable[..., Any]],
-    run: Callable[[Sequence[Any]], Sequence[Any]],
-    inputs: Sequence[Any],
-    is_tensor: Callable[[Any], Any],
-) -> list[Any]:
-    """Return a function's outputs under a transform of its tensors; other outputs bypass it."""
-    # Outputs that are no tensors, by position: the transform may return tensors only.
-    others: dict[int, Any] = {}
-
-    def tensors_only(*given: Any) -> list[Any]:
-        outputs = run(given)
-        others.update((i, y) for i, y in enumerate(outputs) if not is_tensor(y))
-        return [y for y in outputs if is_tensor(y)]
-
-    tensors = transform(tensors_only)(*inputs)
-    results = iter(tensors)
-    return [others[i] if i in others else next(results) for i in range(len(tensors) + len(others))]
-
-
 # The float dtype of the call whose code runs as written, set by `within_call` while it runs: a mask
 # has none of its own.
-_of_call: ContextVar[Any] = ContextVar("_of_call", default=None)
+OF_CALL: ContextVar[Any] = ContextVar("of_call", default=None)
 OF_MASKS = (ops.MEAN, ops.STD, ops.VAR, ops.NORM, ops.COUNT_NONZERO)  # their results are floats
 
 
@@ -128,21 +107,6 @@ def compute(op: Op, operands: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
     return native(*operands, **attrs)
 
 
-def within_call(run: Callable[..., Any], leaves: Iterable[Any]) -> Callable[..., Any]:
-    """Return a function whose numbers take the float dtype of a call's tensors, if any."""
-    # `where(mask, 1e-6, -1e-6)` has that dtype, as in a capture.
-    dtypes = {leaf.dtype for leaf in leaves if "float" in str(getattr(leaf, "dtype", ""))}
-    if len(dtypes) != 1:
-        return run
-    (dtype,) = dtypes
-
-    def within(*args: Any, **kwargs: Any) -> Any:
-        with set_within(_of_call, dtype):
-            return run(*args, **kwargs)
-
-    return within
-
-
 def _refuse_dtype(
     op: Op, operands: tuple[Any, ...], backend: Backend, reasons: Mapping[str, str]
 ) -> None:
@@ -156,7 +120,7 @@ def _refuse_dtype(
 
 def _filled(operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ...]:
     mask, x, y = operands
-    dtype = _of_call.get()
+    dtype = OF_CALL.get()
     # Without a call the framework decides.
     if dtype is None:
         return operands

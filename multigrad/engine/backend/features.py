@@ -5,7 +5,7 @@ A backend may give each by its place (`late`), so that its file loads when someb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import Any, TypeAlias
@@ -185,3 +185,23 @@ class Modes:
     """Whether a shape that was not met before takes time."""
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Why the framework has none of these, by the name of the field."""
+
+
+def run_on_tensors_alone(
+    transform: Callable[[Callable[..., Any]], Callable[..., Any]],
+    run: Callable[[Sequence[Any]], Sequence[Any]],
+    inputs: Sequence[Any],
+    is_tensor: Callable[[Any], Any],
+) -> list[Any]:
+    """Return a function's outputs under a transform of its tensors; other outputs bypass it."""
+    # Outputs that are no tensors, by position: the transform may return tensors only.
+    others: dict[int, Any] = {}
+
+    def tensors_only(*given: Any) -> list[Any]:
+        outputs = run(given)
+        others.update((i, y) for i, y in enumerate(outputs) if not is_tensor(y))
+        return [y for y in outputs if is_tensor(y)]
+
+    tensors = transform(tensors_only)(*inputs)
+    results = iter(tensors)
+    return [others[i] if i in others else next(results) for i in range(len(tensors) + len(others))]

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import entry_points as find_backends
-from ...core.backend.discovery import load_backend, load_point, tell_loaded
+from ...core.backend.discovery import load_backend, tell_loaded
 from ...core.ir.graph import Graph
 from ...core.ir.op import INT64
 from ...core.support.installed import find_points
@@ -389,6 +389,17 @@ def load_dialects() -> None:
         if name in sys.modules and name not in _dialects and name not in _loaded:
             load_point(point, f"functions of {name} are not captured")
             _loaded.add(name)
+
+
+def load_point(point: Any, else_: str) -> None:
+    """Load an entry point that connects a library; a broken one warns, with what follows."""
+    try:
+        point.load()
+    except ImportError:  # another library of that name, or a part of it is missing
+        return
+    except Exception as error:  # noqa: BLE001
+        message = f"{type(error).__name__}: {error}"
+        warnings.warn(f"{else_}: {point.value} raises {message}", stacklevel=3)
 
 
 @functools.cache

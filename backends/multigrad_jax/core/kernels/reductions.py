@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from multigrad.core import ops
-from multigrad.core.backend.rows import namesakes, rows_of
+from multigrad.core.backend.rows import rows_of
 from multigrad.core.ir.op import Op
 from multigrad.core.ops.reductions import over, over_axes
 
@@ -40,6 +40,22 @@ def sum_to(x: Tensor, like: Tensor) -> Tensor:
     return jnp.sum(x, axis=axes, keepdims=True).reshape(shape) if axes else x
 
 
+def reshape_like(x: Tensor, like: Tensor) -> Tensor:
+    return jnp.reshape(x, like.shape)
+
+
+def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
+    return jnp.broadcast_to(x, like.shape)
+
+
+def dim(x: Tensor, *, axis: int) -> int:
+    return x.shape[axis]
+
+
+def size(x: Tensor) -> int:
+    return x.size
+
+
 def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
     # without a device: a constant goes where the other operands are
     return jnp.asarray(value.as_numpy(jnp.dtype(dtype)))
@@ -49,7 +65,6 @@ def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
 # The functions of `jax.numpy` that have the names of their ops; `sum` adds up 16 bits in float32.
 REDUCTIONS = "sum mean max min any all prod var std"
 OPS: dict[Op, Callable[..., Any]] = {
-    **namesakes(jnp, ops.CORE_OPS),
     **rows_of(vars(), ops.CORE_OPS),
     **rows_of({name: over_axes(getattr(jnp, name)) for name in REDUCTIONS.split()}, ops.CORE_OPS),
     ops.SOFTMAX: over_axes(jax.nn.softmax),

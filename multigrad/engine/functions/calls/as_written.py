@@ -9,7 +9,7 @@ foreign if it was not captured, and a failure says why.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,13 +17,14 @@ from typing import Any
 from ....core import ops
 from ....core.backend.contract import Backend
 from ....core.backend.discovery import backend_of
-from ....core.backend.values import within_call
+from ....core.backend.values import OF_CALL
 from ....core.functions.arguments import Layout, owner_of, replace_at
 from ....core.functions.capture_errors import defined_at
 from ....core.functions.gradients import match_gradients
 from ....core.functions.recipe import Recipe, Recorded, copied_all
 from ....core.ir.op import FLOATS, dtype_name
 from ....core.lowering.checks import shapes_agree
+from ....core.support.threads import set_within
 from ....core.support.tracebacks import shorten
 from ....core.support.trees import Tensor, optree
 from ....core.trace.active_rules import name_rank
@@ -201,6 +202,21 @@ def run_as_written(
     checked = check_native(specialization.subject, path, like, gradient, backend)
     assert checked is not None  # of a float
     return checked
+
+
+def within_call(run: Callable[..., Any], leaves: Iterable[Any]) -> Callable[..., Any]:
+    """Return a function whose numbers take the float dtype of a call's tensors, if any."""
+    # `where(mask, 1e-6, -1e-6)` has that dtype, as in a capture.
+    dtypes = {leaf.dtype for leaf in leaves if "float" in str(getattr(leaf, "dtype", ""))}
+    if len(dtypes) != 1:
+        return run
+    (dtype,) = dtypes
+
+    def within(*args: Any, **kwargs: Any) -> Any:
+        with set_within(OF_CALL, dtype):
+            return run(*args, **kwargs)
+
+    return within
 
 
 def run_abroad(

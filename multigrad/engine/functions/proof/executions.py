@@ -24,7 +24,6 @@ import numpy as np
 from ....core import ops
 from ....core.backend.contract import Backend
 from ....core.backend.emitted import Attached
-from ....core.backend.values import within_call
 from ....core.functions import samples
 from ....core.functions.arguments import Layout, owner_of, replace_at
 from ....core.functions.gradients import match_gradients
@@ -38,6 +37,7 @@ from ....core.ops.numerics import as_numpy_dtype
 from ....core.support.records import cached_property
 from ....core.support.threads import build_once
 from ....core.support.trees import Tensor, optree
+from ..calls.as_written import within_call
 from .line_tracing import uncounted
 from .memory import note_places
 
