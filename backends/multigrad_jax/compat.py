@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from multigrad.compat.optax import RuleState
 from multigrad.core.rules.context import CURRENT, RuleInForce
-from multigrad.core.rules.lookup import unknown_keyword_error
+from multigrad.core.rules.registry import unknown_keyword_error
 from multigrad.core.rules.rule import Rule
 from multigrad.core.rules.rule_application import apply_rule as apply_to_tensor
 from multigrad.core.support.params import read_params

@@ -15,7 +15,7 @@ from torch import nn
 from multigrad.core.lowering.forwards import ActivationName
 from multigrad.core.rules.activation import Activation as AnyActivation
 from multigrad.core.rules.activation import activation
-from multigrad.core.rules.lookup import unknown_keyword_error
+from multigrad.core.rules.registry import unknown_keyword_error
 from multigrad.core.rules.rule import Rule
 from multigrad.core.rules.rule_names import OWN
 from multigrad.core.support.params import FixedParams

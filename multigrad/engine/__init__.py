@@ -69,20 +69,20 @@ provide("multigrad", {
     },
     "core.rules.rule_names": {
         "engine.rules.peers": "load_peers",
-        "engine.rules.advice": "unknown_rule_error",
-    },
-    "core.rules.activation": {"engine.functions.nested_calls": "record_activation"},
-    "core.rules.context": {"engine.rules.advice": "warn_of_yield"},
-    "core.rules.lookup": {
-        "engine.rules.advice": "explain_no_rule unknown_keyword_error",
-        "engine.rules.choices": "with_choices",
+        "engine.rules.advice": "unknown_rule_error explain_no_rule",
     },
     "engine.rules.advice": {
         "estimators": "estimator_hint",
         "models.attribution.composites": "call_hint",
     },
+    "core.rules.activation": {"engine.functions.nested_calls": "record_activation"},
+    "core.rules.context": {"engine.rules.advice": "warn_of_yield"},
+    "core.rules.registry": {
+        "engine.rules.advice": "unknown_keyword_error",
+        "engine.rules.choices": "with_choices",
+        "engine.functions.chain": "chain",
+    },
     "core.rules.rule_in_force": {"engine.support.parts": "bind_addressed"},
-    "core.rules.registry": {"engine.functions.chain": "chain"},
     "core.rules.vjp": {
         "engine.rules.jvp": "vjp_by_framework",
         "engine.rules.vjp_of_code": "as_derived entry_of vjp_as_written",

@@ -25,8 +25,7 @@ from ..core.lowering.checks import check_float, find_lacking
 from ..core.lowering.forwards import ActivationName, Forward
 from ..core.rules.activation import Activation as AnyActivation
 from ..core.rules.activation_function import as_forward
-from ..core.rules.lookup import unknown_keyword_error
-from ..core.rules.registry import resolve
+from ..core.rules.registry import resolve, unknown_keyword_error
 from ..core.rules.rule import Rule
 from ..core.rules.rule_in_force import RuleInForce, bind_addressed
 from ..core.support.params import read_params as read_given

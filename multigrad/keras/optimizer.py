@@ -16,7 +16,7 @@ import numpy as np
 from ..core.backend.discovery import backend_of
 from ..core.functions.arguments import replace_at
 from ..core.rules.context import normalize_key
-from ..core.rules.lookup import resolve, unknown_keyword_error
+from ..core.rules.registry import resolve, unknown_keyword_error
 from ..core.rules.rule import Rule
 from ..core.rules.rule_application import apply_rule
 from ..core.support.params import read_params

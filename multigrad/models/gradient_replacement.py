@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from ..core.functions.function import Function as AnyFunction
 from ..core.functions.parameters import BoundFunction
 from ..core.lowering.checks import shapes_agree
-from ..core.rules.lookup import resolve
+from ..core.rules.registry import resolve
 from ..core.rules.rule import Rule
 from ..core.rules.rule_names import epoch
 from ..core.trace.active_rules import is_of_then

@@ -59,8 +59,8 @@ DOOR = {"multigrad.backend"}
 # register a rule loads nothing that captures one; and of backends, rules on models make Functions,
 # which need the backend, and most programs have none.
 LATE = {
-    *(f"multigrad.core.rules.{name}" for name in ("activation", "lookup", "rule")),
-    *("multigrad.core.rules.rule_names", "multigrad.core.backend.contract"),
+    *(f"multigrad.core.rules.{name}" for name in ("activation", "registry", "rule")),
+    "multigrad.core.backend.contract",
     "multigrad.core.lowering.reference.backend",
     *("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", "multigrad_tensorflow.engine"),
     *(f"multigrad_{name}.features" for name in ("torch", "jax", "tensorflow")),

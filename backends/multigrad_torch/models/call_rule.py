@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.core.rules.activation import Activation
-from multigrad.core.rules.lookup import resolve
+from multigrad.core.rules.registry import resolve
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.attribution.kinds import (
     LayerRule,

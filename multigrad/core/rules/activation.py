@@ -32,7 +32,7 @@ from ..trace.lookups import (
     reading,
 )
 from ..trace.trace import Value, dtype_name
-from .lookup import apply_now, unknown_keyword_error, with_choices
+from .registry import apply_now, unknown_keyword_error, with_choices
 from .rule_names import Epoch
 
 if TYPE_CHECKING:

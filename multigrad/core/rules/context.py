@@ -34,7 +34,7 @@ from ..trace.active_rules import (
     name_rank,
     note_for_ranks,
 )
-from .lookup import activate, apply_now, unknown_keyword_error, with_choices
+from .registry import activate, apply_now, unknown_keyword_error, with_choices
 from .rule import Rule
 from .rule_in_force import RuleInForce, tokens_of
 from .rule_names import get

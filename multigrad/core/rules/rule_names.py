@@ -26,7 +26,7 @@ PROTECTED = frozenset({
     "fast_sigmoid", "full_jam", "gradient_reversal", "noise", "positive_jam", "rectangular",
     "rectangular_jam", "scale", "sigmoid_surrogate", "straight_through", "triangular",
 })  # fmt: skip
-# What names with params mean (`lookup.Template`, which says by what they are found);
+# What names with params mean (`registry.Template`, which says by what they are found);
 # emptied when a name changes its meaning.
 TEMPLATES: dict[Any, Any] = {}
 lock = make_lock()
@@ -73,18 +73,14 @@ def get(rule: str | Callable[..., Any]) -> Any:
         return registered
     if callable(rule) and not isinstance(rule, type):
         return rule
-    advice = ""
-    match rule:
-        case type():
-            advice = ": xg.convert takes the class of a custom gradient"
-        case (str(name), {**params}):
-            words = ", ".join(f"{word}={value!r}" for word, value in params.items())
-            advice = f": for its params write xg.get({name!r}).with_params({words})"
-        case [*_]:
-            advice = ": for several in series write xg.compose(...)"
-    raise RuleTypeError(
-        f"a rule is a name, a Rule or a function, got {type(rule).__name__} {rule!r:.60}{advice}"
-    )
+    error = f"a rule is a name, a Rule or a function, got {type(rule).__name__} {rule!r:.60}"
+    raise explain_no_rule(rule, RuleTypeError(error))
+
+
+@provided
+def explain_no_rule(given: Any, error: RuleTypeError) -> RuleTypeError:
+    """Return an error that says more for what is no rule; the given one if there is none."""
+    return error
 
 
 def as_registered(name: str) -> str | None:

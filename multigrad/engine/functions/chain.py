@@ -12,7 +12,7 @@ from ...core.functions.function import Function
 from ...core.functions.parameters import BoundFunction, unknown_argument
 from ...core.functions.recipe import Options, Recipe, Recorded
 from ...core.lowering.forwards import Forward
-from ...core.rules.lookup import resolve
+from ...core.rules.registry import resolve
 from ...core.rules.rule import Rule
 from ...core.support.params import Fused, agreed, is_address, read_params
 from ...core.support.pickles import pickled

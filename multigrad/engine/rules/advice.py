@@ -19,7 +19,7 @@ from typing import Any
 from ...core import ops
 from ...core.lowering.forwards import ACTIVATIONS, ALIASES, plainly
 from ...core.rules.context import use
-from ...core.rules.lookup import resolve
+from ...core.rules.registry import resolve
 from ...core.rules.rule import Rule
 from ...core.rules.rule_names import RULES, load_library
 from ...core.rules.signature import Signature, name_of
@@ -88,7 +88,16 @@ def unknown_activation_error(name: Any) -> RuleValueError:
 
 
 def explain_no_rule(given: Any, error: RuleTypeError) -> RuleTypeError:
-    """Return an error that says what to write for a Function or an activation."""
+    """Return an error that says what to write instead."""
+    match given:
+        case type():
+            return RuleTypeError(f"{error}: xg.convert takes the class of a custom gradient")
+        case (str(name), {**params}):
+            words = ", ".join(f"{word}={value!r}" for word, value in params.items())
+            advice = f"for its params write xg.get({name!r}).with_params({words})"
+            return RuleTypeError(f"{error}: {advice}")
+        case [*_]:
+            return RuleTypeError(f"{error}: for several in series write xg.compose(...)")
     if hasattr(given, "recipe"):
         return RuleTypeError(
             f"expected a rule, got the Function {name_of(given)!r}, whose gradient is its own: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from ...core.rules.lookup import resolve
+from ...core.rules.registry import resolve
 from ...core.rules.rule import Rule
 from ...core.support.params import Fused, read_fused, read_way
 from ...errors import RuleError

@@ -19,7 +19,7 @@ from ...core.functions.function import Function
 from ...core.ir.op import FLOATS, dtype_name
 from ...core.rules import registry
 from ...core.rules.context import CURRENT, EMPTY, RuleInForce, apply_now
-from ...core.rules.lookup import unknown_keyword_error
+from ...core.rules.registry import unknown_keyword_error
 from ...core.rules.rule import Rule
 from ...core.rules.rule_application import apply_rule, apply_to_many
 from ...core.support.params import Axes, Key, Over, read_params
