@@ -15,7 +15,7 @@ from multigrad.core.backend.contract import (
 )
 from multigrad.core.support.lazy_modules import late_function, load_engine
 
-from .core import compile, recomputed_regions
+from .core import compile
 from .core.attach import host, render
 from .core.kernels import exact, ops
 
@@ -63,16 +63,16 @@ backend = Backend(
     draws=late("multigrad_tensorflow.kernels.random:DRAWS"),
     compiler=Compiler(
         jit=late_function("multigrad_tensorflow.jit:jit"),
-        read_activation=(recomputed_regions.READER,),
+        read_activation=(compile.READER,),
         on_enter=compile.on_enter,
         on_read=compile.on_read,
         on_depend=compile.on_depend,
         is_tracing=compile.is_tracing,
         follow=compile.follow,
         forget_traces=compile.forget_traces,
-        on_call=recomputed_regions.on_call,
-        on_draw=recomputed_regions.on_draw,
-        recall=recomputed_regions.recall,
+        on_call=late_function("multigrad_tensorflow.recomputed_regions:on_call"),
+        on_draw=late_function("multigrad_tensorflow.recomputed_regions:on_draw"),
+        recall=late_function("multigrad_tensorflow.recomputed_regions:recall"),
     ),
     interop=late("multigrad_tensorflow.features:INTEROP"),
     imports=late("multigrad_tensorflow.features:IMPORTS"),

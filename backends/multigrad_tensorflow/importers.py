@@ -33,7 +33,7 @@ from multigrad.engine.functions.calls.imported_gradients import (
 from multigrad.engine.functions.code_recipes import pair_of
 from multigrad.engine.functions.importer_api import import_once
 
-from .core.recomputed_regions import FIRST
+from .recomputed_regions import FIRST
 
 Tensor: TypeAlias = tf.Tensor
 

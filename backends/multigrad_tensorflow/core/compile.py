@@ -9,27 +9,30 @@ raises.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from traceback import walk_stack
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import config as autograph
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 from tensorflow.python.saved_model import save_context
 
+from multigrad.core.backend.contract import Reader
 from multigrad.core.rules.activation import Activation
-from multigrad.core.rules.context import CURRENT
+from multigrad.core.rules.context import CURRENT, ActiveRules
+from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
 from multigrad.core.trace.active_rules import Moving, NumberRead
 from multigrad.core.trace.lookups import Lookup
-from multigrad.errors import StaleTraceError, TraceError
-
-from .recomputed_regions import ENTRIES, RegionUse, of_first_run, regions_around
+from multigrad.errors import StaleTraceError, TraceError, UnsupportedOp
 
 Tensor: TypeAlias = tf.Tensor
 # The attribute of a graph that holds its check, and the key of the captured value.
@@ -42,6 +45,68 @@ OURS = ("multigrad", "multigrad_tensorflow")
 autograph.CONVERSION_RULES = (*map(autograph.DoNotConvert, OURS), *autograph.CONVERSION_RULES)
 
 
+# --- regions of `tf.recompute_grad`, which run forward again within backward ----------------------
+class RegionUse(NamedTuple):
+    """A `use` block that was entered.
+
+    Attributes:
+        token: that of its rules.
+        graph: the graph that was being traced then; None in eager code.
+        before: the active rules before it.
+        tape: that of the region that was running again; None if none was.
+    """
+
+    token: str
+    graph: Any
+    before: ActiveRules
+    tape: Any
+
+
+# From the outside in; `on_enter` adds one, and removes it at the block's end.
+ENTRIES: contextvars.ContextVar[tuple[RegionUse, ...]] = contextvars.ContextVar(
+    "multigrad_tensorflow_entries", default=()
+)
+# The regions that were noted, by the id of what identifies each.
+REGIONS: OrderedDict[int, Any] = OrderedDict()
+
+
+def may_be_recomputed() -> bool:
+    """Return whether a region may be around this call: its first forward stops recording."""
+    return bool(REGIONS) or pywrap_tfe.TFE_Py_TapeSetIsStopped()
+
+
+def regions_around() -> tuple[Sequence[Any], Any, Any]:
+    """Return the regions around this call, if any, as `note_regions` does."""
+    return note_regions() if may_be_recomputed() else ((), None, None)
+
+
+@provided
+def note_regions() -> tuple[Sequence[Any], Any, Any]:
+    """Note the regions around this call. Return those in their first run, inside out; the one that
+    runs again, if any, as those around it do not matter; the tape of its run.
+    """
+    raise UnsupportedOp(f"a rule within tf.recompute_grad {NEEDS_ENGINE}")
+
+
+@provided
+def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
+    """Apply an activation in a region that may run again."""
+    raise UnsupportedOp(f"a rule within tf.recompute_grad {NEEDS_ENGINE}")
+
+
+def of_first_run(key: Any, make: Callable[[], Any]) -> Any:
+    """Return a new value; in a region that runs again, that of its first run."""
+    first_runs, rerun, _ = regions_around()
+    value = rerun.recalled[key] if rerun is not None and key in rerun.recalled else make()
+    for region in first_runs:
+        region.recalled[key] = value
+    return value
+
+
+READER = Reader(may_be_recomputed, call_noted)
+
+
+# --- what a graph depends on ----------------------------------------------------------------------
 def on_enter(token: str) -> Callable[[], None]:
     """Note the graph in which a `use` is entered: inside its own graph it is part of the trace."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

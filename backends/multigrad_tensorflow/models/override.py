@@ -48,7 +48,8 @@ from multigrad.models.override import (
     refuse_operation,
 )
 
-from ..core.recomputed_regions import FIRST, may_be_recomputed, on_call
+from ..core.compile import may_be_recomputed
+from ..recomputed_regions import FIRST, on_call
 
 Tensor: TypeAlias = tf.Tensor
 

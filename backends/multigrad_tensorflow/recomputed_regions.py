@@ -5,56 +5,32 @@ and runs again under the rules, numbers, names and keys of that run. TensorFlow 
 region is found on the stack. Its dictionary of keyword arguments is the same object in both runs,
 and identifies it.
 
-`ENTRIES` are the `use` blocks around a call: one that is entered in a region that runs again takes
-precedence over the region's rules.
+`ENTRIES` (compile.py) are the `use` blocks around a call: one that is entered in a region that runs
+again takes precedence over the region's rules.
 """
 
 from __future__ import annotations
 
-import contextvars
 import inspect
 import sys
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from traceback import walk_stack
 from types import CodeType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
-from tensorflow.python import pywrap_tfe
 
-from multigrad.core.backend.contract import Reader
 from multigrad.core.rules.activation import Activation
 from multigrad.core.rules.context import CURRENT, ActiveRules, in_force
 from multigrad.core.trace.active_rules import Noted
 from multigrad.errors import GradientError
 
+from .core.compile import ENTRIES, REGIONS, of_first_run, regions_around
+
 Tensor: TypeAlias = tf.Tensor
-
-
-class RegionUse(NamedTuple):
-    """A `use` block that was entered.
-
-    Attributes:
-        token: that of its rules.
-        graph: the graph that was being traced then; None in eager code.
-        before: the active rules before it.
-        tape: that of the region that was running again; None if none was.
-    """
-
-    token: str
-    graph: Any
-    before: ActiveRules
-    tape: Any
-
-
-# From the outside in; `on_enter` (compile.py) adds one, and removes it at the block's end.
-ENTRIES: contextvars.ContextVar[tuple[RegionUse, ...]] = contextvars.ContextVar(
-    "multigrad_tensorflow_entries", default=()
-)
 MOST_REGIONS = 4096
 
 
@@ -92,9 +68,6 @@ class RecomputedCall:
         return self.drawn[position] if position < len(self.drawn) else draw()
 
 
-REGIONS: OrderedDict[int, RecomputedCall] = OrderedDict()  # by the id of the key
-
-
 def codes_within(code: CodeType) -> Iterator[CodeType]:
     """Yield the code of a function and of those defined within it, at any depth."""
     yield code
@@ -108,17 +81,10 @@ _codes = {code.co_name: code for code in codes_within(inspect.unwrap(tf.recomput
 FIRST, AGAIN = _codes["inner"], _codes["inner_recompute_grad"]
 
 
-def may_be_recomputed() -> bool:
-    """Return whether a region may be around this call: its first forward stops recording."""
-    return bool(REGIONS) or pywrap_tfe.TFE_Py_TapeSetIsStopped()
-
-
-def regions_around() -> tuple[Sequence[RecomputedCall], RecomputedCall | None, Any]:
+def note_regions() -> tuple[Sequence[RecomputedCall], RecomputedCall | None, Any]:
     """Return the regions around this call: those in their first run, which are noted, inside out;
     the one that runs again, if any, as those around it do not matter; the tape of its run.
     """
-    if not may_be_recomputed():
-        return (), None, None
     keys, rerun, tape = [], None, None
     for caller, _ in walk_stack(sys._getframe()):
         if caller.f_code is FIRST:
@@ -162,15 +128,6 @@ def on_draw(draw: Callable[[], Any]) -> Any:
     return key
 
 
-def of_first_run(key: Any, make: Callable[[], Any]) -> Any:
-    """Return a new value; in a region that runs again, that of its first run."""
-    first_runs, rerun, _ = regions_around()
-    value = rerun.recalled[key] if rerun is not None and key in rerun.recalled else make()
-    for region in first_runs:
-        region.recalled[key] = value
-    return value
-
-
 def recall(key: Any, value: Any) -> Any:
     """Return a value; in a region that runs again, the value of its first run."""
     return of_first_run(key, lambda: value)
@@ -194,6 +151,3 @@ def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) 
         if values:
             return activation.apply_as(x, activation.with_values(values))
         return activation.apply(x)
-
-
-READER = Reader(may_be_recomputed, call_noted)
