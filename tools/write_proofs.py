@@ -27,7 +27,7 @@ from multigrad.core.functions.captures import Captures
 from multigrad.core.functions.proof import ALL, VARIABLE
 from multigrad.core.functions.recipe import Recipe, Variant
 from multigrad.errors import MultigradError
-from multigrad.estimators.arguments import Argument
+from multigrad.estimators.declared import Argument
 
 DTYPES: tuple[np.dtype[Any], ...] = tuple(
     np.dtype(each) for each in ("float32", "float64", "float16", ml_dtypes.bfloat16)

@@ -23,8 +23,7 @@ from multigrad.core.trace.trace import Value
 from multigrad.engine.capture.foreign_calls import Interception, comes_to_us
 from multigrad.engine.capture.user_code.inspection import plain_function
 from multigrad.engine.functions.calls.imported_gradients import WithinOwnRules, recording
-from multigrad.engine.functions.code_recipes import recipe_of_gradient
-from multigrad.engine.functions.importer_api import NoRuleYet, import_once
+from multigrad.engine.functions.code_recipes import NoRuleYet, import_once, recipe_of_gradient
 from multigrad.errors import RuleTypeError
 
 from .core.compile import APART

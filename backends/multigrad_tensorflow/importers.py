@@ -30,8 +30,7 @@ from multigrad.engine.functions.calls.imported_gradients import (
     deliver,
     recording,
 )
-from multigrad.engine.functions.code_recipes import pair_of
-from multigrad.engine.functions.importer_api import import_once
+from multigrad.engine.functions.code_recipes import import_once, pair_of
 
 from .recomputed_regions import FIRST
 

@@ -36,7 +36,7 @@ MODELS = Models(
     kept=late_function("multigrad_torch.models.layer_memory:kept_by_layers"),
     kept_by_call=late_function("multigrad_torch.models.layer_memory:kept_by_call"),
     override=late_function("multigrad_torch.models.override:override_calls"),
-    is_operation=late_function("multigrad_torch.models.operation_names:is_operation"),
+    is_operation=late_function("multigrad_torch.models.override:is_operation"),
 )
 EXPORTS = Exports(
     programs={".pt2": late_function("multigrad_torch.export:write_program")},

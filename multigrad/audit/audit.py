@@ -5,25 +5,32 @@ for the derivative alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from ..core import ops
-from ..core.backend.discovery import load_backend
+from ..core.backend.discovery import backend_of, load_backend
+from ..core.functions.arguments import owner_of, positional_names, unwrap
 from ..core.functions.decision import SHOWN
 from ..core.functions.function import Function
+from ..core.functions.parameters import signature_of
+from ..core.ir.op import FLOATS, dtype_name
 from ..core.lowering.derivatives import is_linear
 from ..core.lowering.function_graph import FunctionGraph
 from ..core.ops.numerics import ignoring_warnings
 from ..core.passes.simplify import is_elementwise
 from ..core.rules.activation import Activation
 from ..core.rules.rule import Rule
-from ..core.rules.signature import name_of
-from ..core.support.trees import optree
+from ..core.rules.signature import called_method, name_of
+from ..core.support.trees import Tensor, optree
+from ..engine.capture.user_code.object_state import FilledCopy, ObjectState, held_by, read_state
 from ..engine.functions.known_forms import find_variant
+from ..engine.functions.object_function import owner_of_method
 from ..errors import RuleTypeError, suggest
 from ..look.check import CheckReport, compare
 from ..look.convert import brief
@@ -31,16 +38,17 @@ from ..look.source import captured_pair
 from ..look.subject import (
     Report,
     as_array,
+    find_original,
+    made_of_pair,
     make_inputs,
     read_arguments,
     read_inputs,
     subject_of,
 )
+from . import consistency, derivatives, modes, sizes, unusual_inputs
 from .intention import recognize, stated_intention
-from .laws import LAWS
-from .parameters import keeping_dtypes, open_up
 from .seeds import Seeds
-from .smallest import lines_to_copy, smallest
+from .sizes import lines_to_copy, smallest
 from .trial import CLIPS, Law, NotApplicable, Surrogate, Trial, trial_of
 
 REPEATABLE = "repeatable"
@@ -419,3 +427,147 @@ def _graphs_of(obj: Any) -> FunctionGraph | None:
         in_force = inner.in_force()
         return None if in_force is None else captured_pair(in_force, inner.forward)
     return None
+
+
+# --- the laws, in the order of reports; each stands where it is judged ----------------------------
+LAWS: tuple[Law, ...] = (
+    consistency.judge_type,
+    consistency.judge_repeatable,
+    consistency.judge_seeded,
+    derivatives.judge_derivative,
+    consistency.judge_linear,
+    consistency.judge_scale,
+    consistency.judge_ones,
+    consistency.judge_zero,
+    consistency.judge_each_output,
+    consistency.judge_each_input,
+    consistency.judge_parameters,
+    unusual_inputs.judge_strided_cotangent,
+    unusual_inputs.judge_broadcast_cotangent,
+    unusual_inputs.judge_strided_input,
+    unusual_inputs.judge_broadcast_input,
+    consistency.judge_twice,
+    consistency.judge_written,
+    consistency.judge_interleaved,
+    consistency.judge_threads,
+    consistency.judge_float16,
+    consistency.judge_bfloat16,
+    unusual_inputs.judge_far,
+    unusual_inputs.judge_zeros,
+    unusual_inputs.judge_not_finite,
+    unusual_inputs.judge_edges,
+    unusual_inputs.judge_empty,
+    unusual_inputs.judge_no_axes,
+    sizes.judge_sizes,
+    derivatives.judge_second,
+    modes.judge_batched,
+    modes.judge_compiled,
+    modes.judge_compiled_transforms,
+    modes.judge_forward,
+    modes.judge_checkpoint,
+    modes.judge_autocast,
+    modes.judge_bytes,
+    modes.judge_saved,
+)
+
+
+# --- parameters of modules and layers as inputs of what is audited, after its own -----------------
+def open_up(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """Return the object to call and its inputs, which the parameters follow.
+
+    A forward and a backward, as `xg.function` takes them, run as they are; the parameters of a
+    module or a layer are added to its inputs.
+    """
+    fn = made_of_pair(fn)
+    if isinstance(fn, type):
+        original = find_original(fn)
+        fn = fn if original.is_custom else original.call
+    if not _is_model(fn):
+        return fn, inputs
+    if not getattr(fn, "built", True):
+        fn(*inputs)  # its parameters are made by the first call
+    state = read_state(fn)
+    tensors, names = _trained(state)
+    if not tensors:
+        return fn, inputs
+    shown_names = tuple(names[name] for name in sorted(tensors))
+    return Opened(fn, state, len(inputs), shown_names), (*inputs, tensors)
+
+
+def opened_model(parameters: Any) -> tuple[Callable[[Any], Any], Any, dict[str, str]]:
+    """Return how to put tensors into a model, its trained tensors by name, and the names that its
+    framework gives them, in its order. Tensors that are no model's are returned as they are.
+    """
+    if not _is_model(parameters):
+        return lambda tensors: tensors, parameters, {}
+    state = read_state(parameters)
+    tensors, names = _trained(state)
+    return Opened(parameters, state, 0).filled, tensors, names
+
+
+def _trained(state: ObjectState) -> tuple[dict[str, Tensor], dict[str, str]]:
+    owners = {name: owner for name, owner in state.tensors.items() if _is_trained(owner)}
+    # A variable and the tensor inside it may both be listed: each number is audited once.
+    ids = {id(held_by(owner)) for owner in owners.values() if held_by(owner) is not owner}
+    tensors = {name: held_by(owner) for name, owner in owners.items() if id(owner) not in ids}
+    paths = {name: getattr(owners[name], "path", name) for name in tensors}  # Keras's own names
+    return tensors, paths
+
+
+@contextmanager
+def keeping_dtypes(fn: Any) -> Iterator[None]:
+    """Switch Keras's autocast off, so that layers compute in the dtype of their inputs."""
+    flatten = getattr(fn.owner, "_flatten_layers", None) if isinstance(fn, Opened) else None
+    layers = [each for each in (flatten() if flatten else ()) if each.autocast]
+    try:
+        for layer in layers:
+            layer.autocast = False
+        yield
+    finally:
+        for layer in layers:
+            layer.autocast = True
+
+
+def _is_model(fn: Any) -> TypeGuard[Callable[..., Any]]:
+    is_object = callable(fn) and not isinstance(fn, Function | type | types.FunctionType)
+    return is_object and owner_of_method(fn) is fn
+
+
+def _is_trained(tensor: Any) -> bool:
+    is_float = dtype_name(held_by(tensor).dtype) in FLOATS
+    # torch says `requires_grad`, Keras `trainable`; a tensor with neither counts as trained.
+    flags = (getattr(tensor, name, True) for name in ("requires_grad", "trainable"))
+    return is_float and all(flag is not False for flag in flags)
+
+
+class Opened:
+    """A module or a layer as a function of its inputs and of its trained tensors, by name.
+
+    Its other tensors, such as running means, are cast to the dtype of the trained ones.
+    """
+
+    def __init__(
+        self, owner: Any, state: ObjectState, input_count: int, names: tuple[str, ...] = ()
+    ) -> None:
+        self.owner, self.state, self.home_of_tensors = owner, state, state.home
+        self.input_count, self.parameter_names = input_count, names
+        signature = signature_of(called_method(owner))
+        self.input_names = positional_names(signature)[:input_count]
+        self.__name__ = name_of(owner)
+        self.rest = {name: x for name, x in state.tensors.items() if not _is_trained(x)}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        inputs, tensors = args[: self.input_count], args[self.input_count]
+        return self.filled(tensors)(*inputs, **kwargs)
+
+    def filled(self, held: dict[str, Tensor]) -> Any:
+        dtype = next(x.dtype for x in optree.tree_leaves(held) if owner_of(x) is not None)
+        buffers = {name: _with_dtype(held_by(x), dtype) for name, x in self.rest.items()}
+        return FilledCopy(self.owner, self.state, {**buffers, **held}).object
+
+
+def _with_dtype(tensor: Tensor, dtype: Any) -> Tensor:
+    if dtype_name(tensor.dtype) not in FLOATS:
+        return tensor
+    backend = backend_of(unwrap(tensor))
+    return backend.kernels.rows[ops.CAST](tensor, dtype=dtype)

@@ -23,7 +23,7 @@ from ..look.check import (
     weights_where_finite,
 )
 from ..look.subject import as_float, brackets, not_compared
-from .dtypes import differs_in
+from .consistency import differs_in
 from .trial import (
     SEED,
     SMALL_STEP,

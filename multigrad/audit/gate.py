@@ -34,9 +34,10 @@ from .audit import (
     Finding,
     audit,
     choose_laws,
+    keeping_dtypes,
+    open_up,
 )
 from .modes import kept_tensors
-from .parameters import keeping_dtypes, open_up
 from .seeds import Seeds
 from .sizes import find_axes, numbers_in_code, resized, sizes_to_try
 from .trial import Arrays, Trial, error_in_ulps, largest_of, trial_of

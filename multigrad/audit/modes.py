@@ -18,7 +18,7 @@ from ..engine.functions.known_forms import capture_example
 from ..errors import GradientError
 from ..look.convert import brief
 from ..look.subject import as_float
-from .dtypes import differs_in, other_choices, rounded
+from .consistency import differs_in, other_choices, rounded
 from .trial import (
     TOLERANCES,
     NotApplicable,

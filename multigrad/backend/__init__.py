@@ -17,7 +17,7 @@ from ..core.support.lazy_modules import lazy_names
 MODULES = {
     "compilers": "multigrad.engine.rules.jit",
     "dialects": "multigrad.engine.capture.dialects.dialect_api",
-    "importers": "multigrad.engine.functions.importer_api",
+    "importers": "multigrad.engine.functions.code_recipes",
     "ops": "multigrad.core.ops",
     "random": "multigrad.engine.random",
 }

@@ -142,7 +142,7 @@ def plot(
     from multigrad.look import figure
     from multigrad.look.pictures import make_picture
 
-    from .named_objects import read_params
+    from .guessed_inputs import read_params
     from .targets import find, find_forward, names_of
 
     if gallery:
@@ -228,7 +228,7 @@ def eject(
     """Write a rule, a Function or a custom gradient as one file that runs without multigrad."""
     from multigrad.look.source import with_note
 
-    from .named_objects import with_params
+    from .guessed_inputs import with_params
     from .targets import find, find_forward
 
     with working(f"writing {target} for {backend}"):

@@ -26,7 +26,7 @@ from multigrad.audit.audit import (
 from multigrad.audit.derivatives import UNCOMPARED
 from multigrad.audit.gate import Side
 from multigrad.command import STOPPED
-from multigrad.command.named_objects import number_hints, read_inputs
+from multigrad.command.guessed_inputs import number_hints, read_inputs
 from multigrad.command.options import FAILED as FAILURE
 from multigrad.command.options import Progress
 from multigrad.command.worker import Apart

@@ -32,8 +32,7 @@ from multigrad.look.convert import (
 from multigrad.look.parity import find_names
 
 from . import STOPPED, options
-from .guessed_inputs import choose_inputs, inputs_to_type
-from .named_objects import number_hints, read_inputs, split_name
+from .guessed_inputs import choose_inputs, inputs_to_type, number_hints, read_inputs, split_name
 from .options import Progress
 from .targets import (
     GRADIENT,

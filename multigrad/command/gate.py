@@ -38,8 +38,14 @@ from multigrad.audit.gate import (
     not_judged,
     reference_does_not_run,
 )
-from multigrad.command.guessed_inputs import GUESSED, choose_inputs, inputs_to_type
-from multigrad.command.named_objects import number_hints, read_inputs, split_name
+from multigrad.command.guessed_inputs import (
+    GUESSED,
+    choose_inputs,
+    inputs_to_type,
+    number_hints,
+    read_inputs,
+    split_name,
+)
 from multigrad.command.targets import (
     PAIRED,
     callable_of,

@@ -24,10 +24,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import multigrad as xg
-from multigrad.command.guessed_inputs import INPUTS_IN_CODE, choose_inputs, is_known
-from multigrad.command.named_objects import (
+from multigrad.command.guessed_inputs import (
+    INPUTS_IN_CODE,
+    choose_inputs,
     find_in,
     import_named,
+    is_known,
     number_hints,
     read_inputs,
     split_name,

@@ -44,7 +44,7 @@ provide("multigrad", {
     "core.functions.entries": {
         "engine.functions.native_entries": "leaves_numbers_to_original original_entry native_entry "
         "entry_under_transforms follow_library",
-        "engine.functions.open_forms": "find_form entries_by_facts",
+        "engine.functions.known_forms": "find_form entries_by_facts",
         "engine.functions.calls.assumptions": "check_assumptions",
     },
     "core.functions.binding": {

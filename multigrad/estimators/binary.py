@@ -10,8 +10,7 @@ from typing import Any
 from ..core.support.trees import Tensor
 from ..core.trace.xp import all as xp
 from ..errors import RuleValueError, suggest
-from .arguments import summed, widened
-from .declared import estimator
+from .declared import estimator, summed, widened
 
 # Beyond it exp(-u) is zero in every dtype; u itself may be infinite.
 FAR = 1000.0

@@ -18,8 +18,7 @@ import numpy as np
 from ..core.functions.function import Function
 from ..core.trace.xp import all as xp
 from ..errors import RuleTypeError, RuleValueError, suggest
-from .arguments import is_tensor, one_axis, summed, widened
-from .declared import Estimator, catalogue, estimator
+from .declared import Estimator, catalogue, estimator, is_tensor, one_axis, summed, widened
 
 Tensor = Any
 Array = Any

@@ -10,8 +10,7 @@ from typing import Any
 
 from ..core.support.trees import Tensor
 from ..core.trace.xp import all as xp
-from .arguments import summed, widened
-from .declared import estimator
+from .declared import estimator, summed, widened
 
 
 @estimator(ranges={"tau": "> 0 and finite"})

@@ -2,7 +2,7 @@
 
 Selectors or a composite become a plan: the forwards of layers, the rules on operations. `put`
 adds the handle to the layers that the plan concerns, and `take` removes it; a layer's calls, and
-those of operations within them, are intercepted in `interception.py` and `operations.py`.
+those of operations within them, are intercepted in `operations.py`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ from ..models.selectors import (
 )
 from .base import list_leaves
 from .compiled_steps import HOST, find_compiled, renew_steps
-from .interception import FIRST, LayerRules, RuledLayer, make_run, replace_leaves, ruled_layer
 from .layer_kinds import (
     ACTIVATIONS,
     READERS,
@@ -59,13 +58,19 @@ from .layer_kinds import (
     refuse_cells,
 )
 from .operations import (
+    FIRST,
     OPERATION_OF_NAME,
     Call,
     CalledOperations,
+    LayerRules,
+    RuledLayer,
     find_operation,
     is_float,
+    make_run,
     replace_functions,
+    replace_leaves,
     restore_functions,
+    ruled_layer,
     run_free,
 )
 

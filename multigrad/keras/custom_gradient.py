@@ -40,8 +40,8 @@ from ..engine.backend.guest import Kind, kind_of
 from ..engine.functions.custom_gradient import function as make_function
 from ..engine.functions.known_forms import capture_example
 from ..engine.functions.placeholders import take_placeholders
-from ..engine.rules.bridging import call_function
 from ..engine.rules.guest_function import infer_kinds
+from ..engine.rules.opaque import call_function
 from ..errors import RuleError, RuleTypeError, TraceError, UnsupportedOp
 from .base import HoldingLayer, explaining, list_leaves, naming_options
 from .compiled_steps import BACKEND, opaque, refuse_xla

@@ -33,7 +33,7 @@ from ..core.support.tracebacks import shorten
 from ..core.support.trees import Tensor
 from ..core.trace.active_rules import KeySource
 from ..core.trace.trace import NeedsConcrete
-from ..engine.rules.bridging import call_activation
+from ..engine.rules.opaque import call_activation
 from ..errors import MultigradError, RuleError
 from .base import HoldingLayer, naming_options
 from .compiled_steps import (

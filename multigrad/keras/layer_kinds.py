@@ -30,8 +30,7 @@ from ..models.attribution.kinds import LayerCall, check_bounds, kind_of_function
 from ..models.layer_memory import WHOLE, Residual, Within
 from ..models.selectors import HeldFunction, Layer, hold
 from .compiled_steps import BACKEND
-from .interception import children_of
-from .operations import OPERATION_OF_FUNCTION, OPERATION_OF_NAME
+from .operations import OPERATION_OF_FUNCTION, OPERATION_OF_NAME, children_of
 
 # --- the layers under their dotted names ----------------------------------------------------------
 # Keras names layers within the model that holds them, so nested models may repeat a name.

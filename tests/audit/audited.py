@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import multigrad as xg
-from multigrad.audit.audit import Finding
-from multigrad.audit.laws import LAWS
+from multigrad.audit.audit import LAWS, Finding
 from multigrad.errors import RuleTypeError
 
 from ..dtypes.table import ALL_PATTERNS, Library, names_of, patterns_of, values

@@ -13,7 +13,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.audit.audit import choose_laws
-from multigrad.audit.smallest import lines_to_copy
+from multigrad.audit.sizes import lines_to_copy
 from multigrad.command.audit import AuditRequest, audit_targets, summarize
 from multigrad.errors import MultigradError
 from multigrad.testing import assert_gradient

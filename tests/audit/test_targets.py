@@ -13,8 +13,8 @@ import multigrad as xg
 from multigrad.audit.lock.lockfile import read_lock
 from multigrad.command.audit import AuditRequest, audit_named, audit_targets
 from multigrad.command.convert import ConvertRequest, convert_one
+from multigrad.command.guessed_inputs import import_named
 from multigrad.command.lock import write_lock
-from multigrad.command.named_objects import import_named
 from multigrad.command.targets import find, find_targets, find_with_inputs, names_of
 from multigrad.errors import MultigradError
 

@@ -164,7 +164,7 @@ def test_it_runs_inside_of_another_framework_without_a_word_about_it(site: Path)
         site,
         """
 import torch
-from multigrad.engine.rules.bridging import call_activation
+from multigrad.engine.rules.opaque import call_activation
 act = xg.activation("Heaviside", rule="triangular")
 x = torch.tensor([-0.5, 0.25, 2.0], requires_grad=True)
 y = call_activation(act.forward, act.in_force(), x, "toy")

@@ -26,7 +26,7 @@ from pathlib import Path
 from run import CASES, FRAGMENT, HERE, QUIET, Row, Task, Verdicts, read_cases, run_rows
 from run import ENVIRONMENT as OF_PACKAGES
 
-from multigrad.audit.laws import LAWS
+from multigrad.audit.audit import LAWS
 
 MORE, AUDITED, FAULTS = HERE / "audit_cases.toml", HERE / "audited.toml", HERE / "faults"
 AUDIT = Task("audit", lambda reason: {"problem": reason})

@@ -24,9 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED
-from multigrad.audit.laws import LAWS
-from multigrad.command.named_objects import SEED, read_input
+from multigrad.audit.audit import BROKEN, KEPT, LAWS, NOT_APPLICABLE, REFUSED
+from multigrad.command.guessed_inputs import SEED, read_input
 from multigrad.command.targets import place_inputs
 from multigrad.command.worker import Apart
 from multigrad.errors import MultigradError

@@ -46,7 +46,7 @@ def find(name: str) -> object:
 
 def judge(name: str, words: list[str], _: Sequence[str]) -> dict[str, str]:
     """Return the verdict of a row on each backend."""
-    from multigrad.command.named_objects import SEED, read_input
+    from multigrad.command.guessed_inputs import SEED, read_input
     from multigrad.engine.backend.statuses import backends
     from multigrad.engine.functions.importers import find_custom
     from multigrad.look.convert import EQUAL, convert
@@ -71,8 +71,7 @@ def audit(name: str, words: list[str], laws: Sequence[str]) -> dict[str, str]:
     import multigrad as xg
     from multigrad.audit.audit import BROKEN, KEPT, REFUSED
     from multigrad.audit.gate import Side
-    from multigrad.command.guessed_inputs import choose_inputs
-    from multigrad.command.named_objects import SEED, read_input
+    from multigrad.command.guessed_inputs import SEED, choose_inputs, read_input
     from multigrad.core.backend.discovery import load_backend
     from multigrad.errors import MultigradError
     from multigrad.look.subject import as_array
@@ -110,7 +109,7 @@ def gain(name: str, words: list[str], _: Sequence[str]) -> dict[str, str]:
     """Return what conversion gives a torch gradient, on torch itself."""
     from gains import measure
 
-    from multigrad.command.named_objects import SEED, read_input
+    from multigrad.command.guessed_inputs import SEED, read_input
 
     generator = np.random.default_rng(SEED)
     given = [find(word[1:]) if word[0] == "@" else read_input(word, generator) for word in words]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.command.named_objects import import_named
+from multigrad.command.guessed_inputs import import_named
 from multigrad.look import convert as converting
 from multigrad.look.convert import convert
 

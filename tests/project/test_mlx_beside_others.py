@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.engine.rules.bridging import call_function
+from multigrad.engine.rules.opaque import call_function
 from multigrad.errors import GradientError, UnsupportedOp
 
 from ..written.hosts_and_guests import bridged

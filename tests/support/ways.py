@@ -10,7 +10,7 @@ from typing import Any
 
 import multigrad as xg
 from multigrad.engine import random
-from multigrad.engine.rules.bridging import call_activation, call_function
+from multigrad.engine.rules.opaque import call_activation, call_function
 
 from .kinds import LAYER, WEIGHT, Kind, NotApplicable, X, bare, keyed, tensor_for, weight_for
 

@@ -12,7 +12,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.core.backend.discovery import load_backend
-from multigrad.engine.rules.bridging import call_activation
+from multigrad.engine.rules.opaque import call_activation
 
 from ..conftest import BACKENDS
 

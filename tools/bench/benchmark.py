@@ -21,7 +21,7 @@ from demo.frameworks import KERAS_BACKENDS
 from multigrad.command import STOPPED
 from multigrad.command.options import FAILED, Interruption
 from multigrad.core.rules.activation import Activation
-from multigrad.engine.rules.bridging import call_activation
+from multigrad.engine.rules.opaque import call_activation
 
 from . import packages, plots, results
 from .cases import (

@@ -15,9 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED
+from multigrad.audit.audit import BROKEN, KEPT, LAWS, NOT_APPLICABLE, REFUSED
 from multigrad.audit.doctor import PRESENT, known_faults
-from multigrad.audit.laws import LAWS
 
 from .conversions import FOLDER, OF_USERS
 from .markdown import table

@@ -190,7 +190,7 @@ def reason_of(row: Difference) -> str:
 
 
 def render_laws() -> str:
-    from multigrad.audit.laws import LAWS
+    from multigrad.audit.audit import LAWS
 
     rows = ([f"`{law.name}`", law.sentence, law.matters] for law in LAWS)
     return page(

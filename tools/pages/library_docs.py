@@ -12,8 +12,7 @@ from typing import Any
 
 from multigrad import estimators
 from multigrad.engine.rules.gradients import TASK_RULES
-from multigrad.estimators.arguments import Argument
-from multigrad.estimators.declared import Estimator
+from multigrad.estimators.declared import Argument, Estimator
 from multigrad.look.rule_description import Described, describe_all, split_docstring
 from multigrad.models import attribution
 from multigrad.models.attribution import composites

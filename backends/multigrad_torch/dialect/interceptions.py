@@ -21,15 +21,15 @@ from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.foreign_calls import Interception, comes_to_us
 from multigrad.engine.capture.meanings.creation import stand_in_for
 from multigrad.engine.capture.values.oracle import is_capturing
-from multigrad.engine.functions.importer_api import import_once
-from multigrad.engine.functions.object_arguments import MayTakeObjects
+from multigrad.engine.functions.code_recipes import import_once
+from multigrad.engine.functions.object_function import MayTakeObjects
 
 from ..core.state import ACTING, transforms_active
 from ..importers.custom_gradients import import_function
 
 # --- modules: their state is a fact, which later calls check --------------------------------------
 # `.eval()` and `.train()` change what a module computes. Modules with tensors are handled by
-# `multigrad.engine.functions.object_arguments`, or run as written.
+# `multigrad.engine.functions.object_function`, or run as written.
 PLAIN = (bool, int, float, str, type(None))
 COMPILED = "_compiled_call_impl"
 SET = "_non_persistent_buffers_set"

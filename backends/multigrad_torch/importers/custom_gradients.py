@@ -27,8 +27,8 @@ from multigrad.core.trace.python_protocols import place_of
 from multigrad.core.trace.trace import Trace, Value
 from multigrad.engine.capture.copies.run_or_import import run_written_in
 from multigrad.engine.capture.user_code.inspection import contents, mentioned
-from multigrad.engine.functions.importer_api import import_once
-from multigrad.engine.functions.object_arguments import MayTakeObjects
+from multigrad.engine.functions.code_recipes import import_once
+from multigrad.engine.functions.object_function import MayTakeObjects
 
 from ..attach.vjp import as_leaf
 from .autograd_classes import (

@@ -25,12 +25,22 @@ from multigrad.models.gradient_replacement import named
 from multigrad.models.selectors import Row, refuse_second, unfit_message
 
 from ..core import dynamo
-from .call_rule import PlainRule, call_merged, find_mark, name_layer, note_reader, rules_inside
+from .call_rule import (
+    PlainRule,
+    call_merged,
+    find_mark,
+    is_compiling,
+    key_of,
+    may_have_gradient,
+    name_layer,
+    note_reader,
+    rules_inside,
+    stack_length,
+)
 from .layer_kinds import ACTIVATION_OF, ACTIVATIONS, kind_of
 from .override import OperationMode, ask_mode, parameter_of
 from .regions import has_acted, is_around_region, note_acting
 from .swapped_classes import Acting, Method, acting_on, put_on, take_off
-from .traced_code import is_compiling, key_of, may_have_gradient, stack_length
 
 Tensor: TypeAlias = torch.Tensor
 

@@ -14,12 +14,19 @@ import torch
 
 from multigrad.models.selectors import MOST_NAMES, refuse_second
 
+from .call_rule import is_compiling, stack_length
 from .layer_rule import LayerInterceptor, acts_in_regions
-from .operation_names import functions_calling
-from .override import HARDTANH, OperationMode, check_met, find_inner, is_entered, stack_at
+from .override import (
+    HARDTANH,
+    OperationMode,
+    check_met,
+    find_inner,
+    functions_calling,
+    is_entered,
+    stack_at,
+)
 from .regions import is_around_region, is_second_run
 from .swapped_classes import Acting, Method, acting_on, is_parametrized, original_class
-from .traced_code import is_compiling, stack_length
 
 pop_mode = torch._C._pop_torch_function_stack
 push_mode = torch._C._push_on_torch_function_stack

@@ -17,7 +17,7 @@ from ...core.support.trees import optree
 from ...engine.functions.proof.compare import eps_of
 from ...errors import RuleTypeError
 from ...look.subject import brackets, is_float_array, read_arguments
-from ..parameters import opened_model
+from ..audit import opened_model
 from ..seeds import Seeds
 from ..trial import TOLERANCES, Arrays, Trial, place_of_largest, scaled, with_seeds
 

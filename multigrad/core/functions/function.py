@@ -37,8 +37,8 @@ from .parameters import BoundFunction, Completion, signature_of
 from .recipe import Recipe, giving, has_containers
 
 if TYPE_CHECKING:
+    from ...engine.functions.code_recipes import CodeRecipe
     from ...engine.functions.documents.functions import SavedFunction
-    from ...engine.functions.importer_api import CodeRecipe
 
 F = TypeVar("F", bound="Function")
 # For compilers whose traces hold constants alone: by `identifier`; a row goes with its Function.

@@ -300,7 +300,7 @@ class ImportedGradient:
         is_checked: whether its framework refuses gradients that do not fit.
         fixed_names: the arguments that its library takes for constants.
         makes_arrays_of_numbers: whether its library makes arrays of its own of Python numbers.
-        holds, gather: how it takes objects with tensors as arguments; see `object_arguments`.
+        holds, gather: how it takes objects with tensors as arguments; see `object_function.py`.
     """
 
     apply: Callable[..., Any]
@@ -478,7 +478,7 @@ class Forms:
         facts: the names of the facts that the code has asked for; they only grow.
         places: the lines that asked for them, where known.
         uncaptured: the layouts of calls that ran as written, as its code looks at values.
-        open_forms: by layout, those of `open_forms.py`.
+        open_forms: by layout, those of `known_forms.py`.
     """
 
     variants: dict[Any, Variant] = field(default_factory=dict)

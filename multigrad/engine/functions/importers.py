@@ -13,10 +13,10 @@ from ...core.functions.parameters import BoundFunction
 from ...core.functions.recipe import Recipe
 from ...core.support.params import P, R
 from ...errors import MultigradError, RuleTypeError, UnsupportedOp
+from .code_recipes import CodeRecipe, NoRuleYet
 from .custom_gradient import function, refuse_rule
-from .importer_api import CodeRecipe, NoRuleYet
 from .module_conversion import convert_module
-from .object_arguments import MayTakeObjects
+from .object_function import MayTakeObjects
 
 
 @overload

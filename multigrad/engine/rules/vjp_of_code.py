@@ -19,7 +19,7 @@ from ...errors import TraceError, UnsupportedOp
 from ..capture.user_code.reads import Reads, run_while
 from ..functions.calls.as_written import check_native, run_recipe
 from ..functions.code_recipes import recipe_of_pair
-from ..functions.open_forms import CALLS
+from ..functions.known_forms import CALLS
 
 
 def as_derived(f: Callable[..., Any]) -> Function:

@@ -17,8 +17,7 @@ from ...core.trace.xp import all as xp
 from ...engine.functions.custom_gradient import function
 from ...errors import RuleValueError
 from . import composites
-from .checked_numbers import as_array
-from .kinds import merge_batch_norm
+from .kinds import as_array, merge_batch_norm
 from .relevance import alpha_beta, epsilon, flat, gamma, norm, wsquare, zbox, zplus
 
 __all__ = [

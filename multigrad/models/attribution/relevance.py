@@ -26,9 +26,8 @@ from ...core.support.pickles import pickled
 from ...core.trace.xp import all as xp
 from ...engine.functions.custom_gradient import custom_gradient
 from ...errors import RuleTypeError, RuleValueError, suggest
-from ...estimators.arguments import widened
-from .checked_numbers import check_numbers
-from .kinds import IN_OUT, KINDS, LAYOUTS, Inputs, LayerKind, from_in_to_out
+from ...estimators.declared import widened
+from .kinds import IN_OUT, KINDS, LAYOUTS, Inputs, LayerKind, check_numbers, from_in_to_out
 
 Tensor = Any
 Modify: TypeAlias = Callable[..., Tensor]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy
 
 import multigrad as xg
-from multigrad.audit.laws import LAWS
+from multigrad.audit.audit import LAWS
 
 from .edits import EDITS, PLANTED
 from .modes import MODES, Gradient

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import multigrad as xg
-from multigrad.audit.laws import LAWS
+from multigrad.audit.audit import LAWS
 
 from .cheat import CHEATS, HELD, Cheat
 

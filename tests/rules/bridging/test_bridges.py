@@ -18,12 +18,8 @@ import multigrad as xg
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.lowering.forwards import find_forward
 from multigrad.engine.functions.known_forms import capture_example
-from multigrad.engine.rules.bridging import (
-    call_activation,
-    find_plain_functions,
-    make_guest_function,
-)
 from multigrad.engine.rules.guest_function import borrow, lend
+from multigrad.engine.rules.opaque import call_activation, find_plain_functions, make_guest_function
 from multigrad.errors import BackendNotFound, GradientError, MultigradError, NativeRuleWarning
 
 from ...conftest import BACKENDS

@@ -10,7 +10,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.core.functions.function import Function
-from multigrad.engine.rules.bridging import call_function
+from multigrad.engine.rules.opaque import call_function
 from multigrad.errors import GradientError, TraceError
 
 from ...conftest import BACKENDS

@@ -9,7 +9,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.core.backend.discovery import load_backend
-from multigrad.engine.rules.bridging import call_function
+from multigrad.engine.rules.opaque import call_function
 
 from ...written.hosts_and_guests import bridged, every_guest_of
 

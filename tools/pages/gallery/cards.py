@@ -18,8 +18,7 @@ from multigrad.core.support.params import Range
 from multigrad.core.trace.trace import NeedsConcrete
 from multigrad.engine.functions.known_forms import capture_example
 from multigrad.errors import MultigradError, UnsupportedOp
-from multigrad.estimators.arguments import broadcastable
-from multigrad.estimators.declared import Estimator, catalogue
+from multigrad.estimators.declared import Estimator, broadcastable, catalogue
 from multigrad.look.curves import Picture, grid, observe
 from multigrad.look.pictures import SIDES, make_picture
 from multigrad.look.rule_description import Described, as_tried, describe, describe_estimator

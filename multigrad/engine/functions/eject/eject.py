@@ -30,8 +30,7 @@ from ....core.support.trees import Tensor
 from ....errors import GradientError, UnsupportedOp
 from ...backend.features import Ejection
 from ...lowering.checks import format_lengths
-from .expressions import literal
-from .statements import WIDEST
+from .statements import WIDEST, literal
 from .tree_shaking import Shaker
 
 LICENSE = "Apache-2.0"

@@ -24,8 +24,15 @@ from ....core.ir.op import Op
 from ....core.ops.table import Composed
 from ....errors import MultigradError, UnsupportedOp
 from . import statements
-from .expressions import NeededImports, array_literal, dtype_literal, literal
-from .statements import CODE, FreeName, rewrite
+from .statements import (
+    CODE,
+    FreeName,
+    NeededImports,
+    array_literal,
+    dtype_literal,
+    literal,
+    rewrite,
+)
 
 # What a file raises for an error of ours that derives from none of Python's own.
 PLAIN_ERROR = "RuntimeError"

@@ -25,7 +25,6 @@ from ....core.ir.op import dtype_name
 from ...capture.dialect import UNORDERED, told_conventions
 from ...lowering.calls import drop_calls
 from ...ops.loops import Endless
-from .attempt import Attempt
 from .compare import (
     Disagreement,
     are_equal,
@@ -47,7 +46,7 @@ from .meanings import (
     run_bounded,
 )
 from .rounding import Rounding, as_floats, differ_from_lowered, differ_from_meaning, is_meant
-from .run import Outcome
+from .run import Attempt, Outcome
 from .verdicts import (
     CHOSEN,
     MEANS_ANOTHER,

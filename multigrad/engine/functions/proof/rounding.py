@@ -24,7 +24,6 @@ from ....core.support.records import cached_property
 from ....errors import MultigradError
 from ...lowering.calls import drop_calls
 from ...lowering.plain_functions import run_reference
-from .attempt import Attempt
 from .compare import (
     Disagreement,
     count_ops,
@@ -35,7 +34,7 @@ from .compare import (
     smallest_of,
 )
 from .meanings import Bounded, Change, magnitude, run_bounded, run_rounded
-from .run import coarseness_of
+from .run import Attempt, coarseness_of
 
 Array = Any
 RUNS = 6

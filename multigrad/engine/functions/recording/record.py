@@ -75,15 +75,16 @@ from ..calls.assumptions import is_told
 from ..calls.effects import find_notes, find_updates, hide_updates, told_apart
 from ..calls.explained_errors import explain, is_users_own
 from ..calls.imported_gradients import tangent_graph
-from .branch_paths import BranchPath, record_paths
 from .derivative import facts_of_inputs, true_derivative
 from .recapture import (
+    BranchPath,
     check_draws,
     check_memory,
     check_output,
     check_tensors,
     compare_missing,
     note_open,
+    record_paths,
     refusing_read,
 )
 
