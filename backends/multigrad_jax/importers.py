@@ -28,13 +28,7 @@ from multigrad.errors import RuleTypeError
 
 from .core.compile import APART
 from .core.versions import VJP_KINDS, core, primal_of
-from .custom_functions import (
-    closed_over,
-    name_of,
-    recipe_of_jvp,
-    recipe_of_vjp,
-    within_own_rules,
-)
+from .custom_functions import closed_over, name_of, recipe_of_jvp, recipe_of_vjp, within_own_rules
 from .jaxprs import all_equations
 
 Tensor: TypeAlias = jax.Array

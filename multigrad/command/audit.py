@@ -15,14 +15,7 @@ from pathlib import Path
 from string import Template
 from xml.etree import ElementTree
 
-from multigrad.audit.audit import (
-    BROKEN,
-    DERIVATIVE,
-    NOT_APPLICABLE,
-    REFUSED,
-    AuditReport,
-    audit,
-)
+from multigrad.audit.audit import BROKEN, DERIVATIVE, NOT_APPLICABLE, REFUSED, AuditReport, audit
 from multigrad.audit.derivatives import UNCOMPARED
 from multigrad.audit.gate import Side
 from multigrad.command import STOPPED

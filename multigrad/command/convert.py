@@ -34,14 +34,7 @@ from multigrad.look.parity import find_names
 from . import STOPPED, options
 from .guessed_inputs import choose_inputs, inputs_to_type, number_hints, read_inputs, split_name
 from .options import Progress
-from .targets import (
-    GRADIENT,
-    callable_of,
-    find_apart,
-    find_target,
-    is_of_library,
-    stated_inputs,
-)
+from .targets import GRADIENT, callable_of, find_apart, find_target, is_of_library, stated_inputs
 from .worker import Apart, Lost
 
 SHORT = {EQUAL: SAME}

@@ -46,13 +46,7 @@ from multigrad.command.guessed_inputs import (
     read_inputs,
     split_name,
 )
-from multigrad.command.targets import (
-    PAIRED,
-    callable_of,
-    find_target,
-    import_target,
-    stated_inputs,
-)
+from multigrad.command.targets import PAIRED, callable_of, find_target, import_target, stated_inputs
 from multigrad.command.worker import Apart, Lost
 from multigrad.core.backend.discovery import in_use
 from multigrad.errors import MultigradError, suggest

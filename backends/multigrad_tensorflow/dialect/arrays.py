@@ -22,12 +22,7 @@ from multigrad.core.trace.xp import all as xp
 from multigrad.core.trace.xp import transposes
 from multigrad.engine.capture.meanings import arrays, creation, layers, parts, places
 from multigrad.engine.capture.name_tables import Library
-from multigrad.engine.capture.symbols import (
-    SymbolicDType,
-    SymbolicShape,
-    is_of_16_bits,
-    own_dtype,
-)
+from multigrad.engine.capture.symbols import SymbolicDType, SymbolicShape, is_of_16_bits, own_dtype
 from multigrad.engine.trace.xp.shapes import is_inside
 
 Tensor = Any

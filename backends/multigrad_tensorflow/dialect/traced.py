@@ -12,12 +12,7 @@ from tensorflow.python.framework.ops import EagerTensor
 from multigrad.core.support.trees import optree
 from multigrad.core.trace.axes import known_shape
 from multigrad.core.trace.trace import Trace, Value, cast
-from multigrad.engine.capture.foreign_calls import (
-    TracedCall,
-    dtype_in,
-    giving_reasons,
-    record_call,
-)
+from multigrad.engine.capture.foreign_calls import TracedCall, dtype_in, giving_reasons, record_call
 from multigrad.engine.capture.symbols import is_exact_cast, own_dtype
 
 Find = Callable[[str], Callable[..., Any] | None]

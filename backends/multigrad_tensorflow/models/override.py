@@ -40,13 +40,7 @@ from multigrad.core.trace.trace import setting
 from multigrad.engine.capture.foreign_calls import Interception
 from multigrad.errors import RuleValueError
 from multigrad.models.gradient_replacement import check_fit, replace_gradient
-from multigrad.models.override import (
-    Following,
-    Meant,
-    SelectedCalls,
-    one_input,
-    refuse_operation,
-)
+from multigrad.models.override import Following, Meant, SelectedCalls, one_input, refuse_operation
 
 from ..core.compile import may_be_recomputed
 from ..recomputed_regions import FIRST, on_call

@@ -19,14 +19,7 @@ from multigrad.core.trace.xp import all as xp
 from multigrad.core.trace.xp import transposes
 from multigrad.engine.capture.dialect import leave_order_open
 from multigrad.engine.capture.dialects import numpy as np_dialect
-from multigrad.engine.capture.meanings import (
-    arrays,
-    complexes,
-    composites,
-    matrices,
-    parts,
-    places,
-)
+from multigrad.engine.capture.meanings import arrays, complexes, composites, matrices, parts, places
 from multigrad.engine.capture.meanings.creation import with_numbers
 from multigrad.engine.capture.meanings.parts import length, rank, shape_of
 from multigrad.engine.capture.meanings.places import Extremes

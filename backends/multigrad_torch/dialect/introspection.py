@@ -21,13 +21,7 @@ from multigrad.core import ops
 from multigrad.core.ir.op import is_float
 from multigrad.core.trace.python_protocols import place_of
 from multigrad.core.trace.source import AUTOCAST
-from multigrad.core.trace.trace import (
-    NeedsConcrete,
-    Trace,
-    Value,
-    dtype_name,
-    is_symbolic_tensor,
-)
+from multigrad.core.trace.trace import NeedsConcrete, Trace, Value, dtype_name, is_symbolic_tensor
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.copies.stand_ins import refusing
 from multigrad.engine.capture.dialect import CHANGES, SWITCHES

@@ -20,12 +20,7 @@ from multigrad.core.support.trees import optree
 from multigrad.core.trace.trace import Trace, Value, cast, copy_of, mark_view
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.dialect import OwnTrace
-from multigrad.engine.capture.foreign_calls import (
-    TracedCall,
-    dtype_in,
-    giving_reasons,
-    record_call,
-)
+from multigrad.engine.capture.foreign_calls import TracedCall, dtype_in, giving_reasons, record_call
 from multigrad.engine.capture.meanings import parts, reductions
 from multigrad.engine.capture.meanings.places import as_tensor, index_select
 from multigrad.engine.capture.values import indexing, methods

@@ -24,14 +24,7 @@ from multigrad.core.ir.results import elementwise
 from ..core.kernels import fast
 from ..core.kernels.elementwise import HALVES
 from ..core.kernels.ops import OPS
-from ..core.state import (
-    BATCHED,
-    KINDS,
-    count_modes,
-    is_included,
-    tracing_state,
-    transforms_active,
-)
+from ..core.state import BATCHED, KINDS, count_modes, is_included, tracing_state, transforms_active
 
 Tensor: TypeAlias = torch.Tensor
 Many: TypeAlias = list[Tensor]

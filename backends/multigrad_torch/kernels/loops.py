@@ -11,14 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.engine.ops.loops import (
-    changed,
-    check_kept,
-    length_of,
-    limited,
-    run_while,
-    scanning,
-)
+from multigrad.engine.ops.loops import changed, check_kept, length_of, limited, run_while, scanning
 
 Tensor: TypeAlias = torch.Tensor
 Function = Callable[..., Any]

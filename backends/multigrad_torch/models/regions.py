@@ -11,11 +11,7 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 
-from ..compile.checkpoint_regions import (
-    RUNNING,
-    note_regions,
-    reentrant_regions,
-)
+from ..compile.checkpoint_regions import RUNNING, note_regions, reentrant_regions
 from ..core.state import is_forward_mode_enabled
 from ..core.versions import top_hooks
 

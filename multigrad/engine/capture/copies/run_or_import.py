@@ -18,13 +18,7 @@ from ....core.ir import questions
 from ....core.trace.source import Reading, lend
 from ....core.trace.trace import NeedsConcrete, Trace, setting
 from ....errors import MultigradError, TraceError
-from ..dialect import (
-    OwnTrace,
-    find_dialect,
-    register_dialect,
-    registered_dialects,
-    require_dialect,
-)
+from ..dialect import OwnTrace, find_dialect, register_dialect, registered_dialects, require_dialect
 from ..dialects import numpy as _numpy_dialect  # noqa: F401 - it registers NumPy's table
 from ..foreign_calls import symbols_in
 from ..user_code.inspection import catches_errors, plain_function

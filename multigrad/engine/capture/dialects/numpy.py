@@ -16,16 +16,7 @@ from ....core.trace import trace
 from ....core.trace.trace import Value
 from ....core.trace.xp import all as xp
 from ..dialect import Classes, Dialect, Habits, Names, Tensors, register_dialect
-from ..meanings import (
-    arrays,
-    complexes,
-    composites,
-    layers,
-    matrices,
-    parts,
-    places,
-    reductions,
-)
+from ..meanings import arrays, complexes, composites, layers, matrices, parts, places, reductions
 from ..name_tables import AliasesAndMore, Handler, Library, common, named
 from ..symbols import own_dtype
 from ..values import attributes, methods
