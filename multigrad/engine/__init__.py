@@ -79,7 +79,7 @@ provide("multigrad", {
     "core.rules.context": {"engine.rules.advice": "warn_of_yield"},
     "core.rules.registry": {
         "engine.rules.advice": "unknown_keyword_error",
-        "engine.rules.choices": "with_choices",
+        "engine.support.shards": "with_choices",
         "engine.functions.chain": "chain",
     },
     "core.rules.rule_in_force": {"engine.support.parts": "bind_addressed"},

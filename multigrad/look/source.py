@@ -36,7 +36,6 @@ from ..core.rules.activation_function import as_forward, graphs_under
 from ..core.rules.registry import resolve
 from ..core.rules.rule import Rule
 from ..core.rules.rule_in_force import RuleInForce, chain_of, read_number
-from ..core.support.records import Shown
 from ..core.trace.active_rules import Moving
 from ..core.trace.trace import NeedsConcrete
 from ..engine.functions.chain import Chain
@@ -50,6 +49,15 @@ from ..errors import MultigradError, RuleTypeError, TraceError, UnsupportedOp
 
 # --- show -----------------------------------------------------------------------------------------
 MOST_CALLS = 100  # written of one expression in the text on what is kept
+
+
+class Shown(str):
+    """A text for readers: a prompt and a notebook show it as printed."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def show(

@@ -229,7 +229,7 @@ def _is_single(rule: Rule) -> bool:
         return True
     if len(rule.parts) != 1:
         return False
-    # A name alone, with a choice that was made (`choices._named`): no composition of one rule.
+    # A name alone, with a choice that was made (`shards._named`): no composition of one rule.
     (part,) = rule._resolved_parts()
     return part.name == rule.name and _is_single(part)
 

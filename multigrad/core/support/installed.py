@@ -11,7 +11,6 @@ import functools
 import re
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 OWN = "multigrad-rules"  # the distribution whose names no other may take
@@ -165,13 +164,6 @@ def _packages(name: str, requirements: list[Requirement]) -> Iterator[str]:
 
     yield from (row.package for row in requirements)
     yield from metadata.packages_distributions().get(name, ())
-
-
-def is_importable(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except (ImportError, ValueError):  # imported by other means: it has no spec
-        return sys.modules.get(name) is not None
 
 
 def install_line(name: str, package: str, requirements: list[Requirement]) -> str:

@@ -1,5 +1,5 @@
 """Bases of our classes: `record` makes dataclasses that load in a third of the time, as the core
-has dozens; `cached_property`; texts.
+has dozens; `cached_property`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,6 @@ else:
             # A forked child would wait forever for the thread of its parent that held the lock.
             super().__init__(function)
             self.lock = nullcontext()
-
-
-class Shown(str):
-    """A text for readers: a prompt and a notebook show it as printed."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 C = TypeVar("C")

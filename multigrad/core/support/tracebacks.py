@@ -71,22 +71,13 @@ def door(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def level_of_user() -> int:
-    """Return the `stacklevel` with which the caller warns of the user's line, past our doors."""
-    frame: FrameType | None = sys._getframe(1)
-    level = 1
-    while frame is not None and _is_of_us(frame.f_globals.get("__name__")):
-        frame, level = frame.f_back, level + 1
-    return level
-
-
 def _is_signal(error: BaseException) -> bool:
     # Errors of ours that no user sees tell a capture what to do next, by their frames at times.
-    return _is_of_us(type(error).__module__) and not isinstance(error, MultigradError)
+    return is_of_us(type(error).__module__) and not isinstance(error, MultigradError)
 
 
-def _is_of_us(module: object) -> bool:
-    # Also emitted code, and backends: multigrad_torch.
+def is_of_us(module: object) -> bool:
+    """Return whether a module is ours: also emitted code, and backends as multigrad_torch."""
     root = str(module).partition(".")[0]
     return root == ROOT or root.startswith(f"{ROOT}_")
 
@@ -100,7 +91,7 @@ def _steps(traceback: TracebackType | None) -> Iterator[TracebackType]:
 def _is_ours(step: TracebackType) -> bool:
     frame = step.tb_frame
     # A copy of the user's function has its file; that of the rule has no name of a module.
-    return _is_emitted(frame.f_code) or _is_of_us(frame.f_globals.get("__name__"))
+    return _is_emitted(frame.f_code) or is_of_us(frame.f_globals.get("__name__"))
 
 
 def _is_emitted(code: CodeType) -> bool:

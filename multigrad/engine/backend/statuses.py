@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from ...core.backend.contract import Backend
@@ -15,7 +16,6 @@ from ...core.support.installed import (
     OWN,
     find_version,
     install_line,
-    is_importable,
     package_of,
     requirements_of,
     why_too_old,
@@ -72,6 +72,13 @@ def backends(*, load: bool = False) -> Statuses:
         [None]
     """
     return Statuses(_status(name, load) for name in entry_points())
+
+
+def is_importable(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # imported by other means: it has no spec
+        return sys.modules.get(name) is not None
 
 
 def _status(name: str, load: bool) -> BackendStatus:

@@ -29,8 +29,8 @@ from ...core.trace.lookups import Lookup, names_in, note_lookup, reading
 from ...core.trace.xp import all as xp
 from ...errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.custom_gradient import function as as_function
+from ..support.shards import with_choices
 from ..trace.random_keys import Counter, key_for
-from .choices import with_choices
 
 T = TypeVar("T")
 Tensor = Any

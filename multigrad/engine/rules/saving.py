@@ -11,10 +11,12 @@ import itertools
 import math
 import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
+from types import FrameType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,7 +34,7 @@ from ...core.rules.registry import resolve
 from ...core.rules.rule import Rule
 from ...core.rules.signature import REQUIRED
 from ...core.rules.vjp import vjp_leaves
-from ...core.support.tracebacks import level_of_user
+from ...core.support.tracebacks import is_of_us
 from ...errors import FormatError, MultigradError, RuleError
 from ..functions.documents.format import (
     MOST_BYTES,
@@ -542,3 +544,12 @@ def read_evidence(data: Data, where: str) -> None:
             for numbers in read_fields(row, path, ("of", "value", "derivative")).values():
                 check_numbers(numbers, path, 2)
     check_vectors(fields["vectors"], f"{where}.vectors")
+
+
+def level_of_user() -> int:
+    """Return the `stacklevel` with which the caller warns of the user's line, past our doors."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and is_of_us(frame.f_globals.get("__name__")):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -29,9 +29,8 @@ from multigrad.core.backend.contract import Autodiff, Backend, Kernels, Tensors
 from multigrad.core.backend.discovery import entry_points, load_backend
 from multigrad.core.backend.discovery import loaded as loaded_backends
 from multigrad.core.ir.op import Op
-from multigrad.core.support.installed import is_importable
 from multigrad.engine.backend.array_rows import MARK
-from multigrad.engine.backend.statuses import BackendStatus, backends
+from multigrad.engine.backend.statuses import BackendStatus, backends, is_importable
 from multigrad.errors import BackendNotFound, UnsupportedOp
 
 from .under_test import BackendUnderTest, is_installed, split_names
