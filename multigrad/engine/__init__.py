@@ -18,7 +18,6 @@ provide("multigrad", {
         "engine.trace.random_keys": "draw_next keyed key_token",
         "engine.trace.ranks": "note_for_ranks compare name_rank",
     },
-    "core.trace.python_protocols": {"engine.trace.assertions": "asserted"},
     "core.lowering.emit": {"engine.lowering.loops": "write_loop"},
     "core.lowering.function_graph": {
         "engine.lowering.cuts": "cut_otherwise find_other_cuts settle"
@@ -51,7 +50,7 @@ provide("multigrad", {
         "engine.functions.calls.library_dtypes": "weakened",
         "engine.functions.calls.assumptions": "explain_places",
     },
-    "core.functions.facts": {"engine.capture.values.memory": "is_known_contiguous"},
+    "core.functions.facts": {"engine.functions.nested_calls": "answer_of_code"},
     # documents, and models that are being built
     "core.functions.function": {
         "engine.functions.saving": "encode_function _rebuild",

@@ -30,6 +30,7 @@ from ..core.trace.xp import all as xp
 from ..engine.capture.foreign_calls import record_call
 from ..engine.capture.values.tracer import V
 from ..engine.functions.code_recipes import recipe_of_pair
+from ..engine.trace.code_trace import CodeTrace
 from ..errors import (
     GradientError,
     MultigradError,
@@ -447,7 +448,7 @@ def find(selector: Any) -> RecordedCall:
 
 def op_of(function: Callable[..., Any]) -> Op | None:
     """Return the op that a function applies to an array; None if it records others."""
-    trace = Trace(name_of(function), {"ndim": 1}, V, "function", xp)
+    trace = CodeTrace(name_of(function), {"ndim": 1}, V, "function", xp)
     x = trace.input("x", INPUT)
     ops: list[Op] = []
     most_args = getattr(function, "nin", 3)  # a ufunc takes what it writes into after its inputs

@@ -18,7 +18,7 @@ import pytest
 
 import multigrad.engine  # noqa: F401  # which registers what it provides
 from multigrad.core.support.lazy_modules import providers
-from multigrad.core.trace.source import TRANSITIONS
+from multigrad.engine.trace.code_trace import TRANSITIONS
 
 ROOT = Path(__file__).parents[2]
 # From the ground up: a room imports rooms before it, and itself. So the core imports nothing of the

@@ -19,7 +19,6 @@ import torch
 
 from multigrad.core import ops
 from multigrad.core.ir.op import is_float
-from multigrad.core.trace.python_protocols import place_of
 from multigrad.core.trace.source import AUTOCAST
 from multigrad.core.trace.trace import NeedsConcrete, Trace, Value, dtype_name, is_symbolic_tensor
 from multigrad.core.trace.xp import all as xp
@@ -32,6 +31,7 @@ from multigrad.engine.capture.symbols import KnownShape, SymbolicDevice, Symboli
 from multigrad.engine.capture.values import attributes, methods
 from multigrad.engine.capture.values.memory import replace_node
 from multigrad.engine.trace.assertions import assume
+from multigrad.engine.trace.code_trace import place_of
 from multigrad.engine.trace.tensor_questions import gradient_of, is_dense, refuse_other_layouts
 
 from .types import TORCH

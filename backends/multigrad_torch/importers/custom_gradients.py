@@ -23,12 +23,12 @@ from torch.autograd.function import once_differentiable
 
 from multigrad.core.functions.recipe import ImportedGradient, Options, Recipe, Recorded
 from multigrad.core.support.trees import optree
-from multigrad.core.trace.python_protocols import place_of
 from multigrad.core.trace.trace import Trace, Value
 from multigrad.engine.capture.copies.run_or_import import run_written_in
 from multigrad.engine.capture.user_code.inspection import contents, mentioned
 from multigrad.engine.functions.code_recipes import import_once
 from multigrad.engine.functions.object_function import MayTakeObjects
+from multigrad.engine.trace.code_trace import place_of
 
 from ..attach.vjp import as_leaf
 from .autograd_classes import (

@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any
 
 from ...errors import TraceError
-from .. import ops
 from ..ir.graph import Location
 from ..ir.op import FLOATS, T, dtype_name
 from ..passes.facts import GIVEN, LIBRARY, Shapes, needed_shapes
@@ -24,8 +23,6 @@ from ..support.lazy_modules import provided
 from ..support.trees import Tensor
 from ..trace.axes import known_shape
 from ..trace.lookups import is_read, look_up
-from ..trace.python_protocols import place_of
-from ..trace.source import OF_CODE, OF_TENSORS, rely_on_library
 from ..trace.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout, Leaf, owner_of
 from .capture_errors import NotCaptured
@@ -202,25 +199,13 @@ def _fact_of_symbol(trace: Trace, kind: str, value: Any) -> Any:
         return float(value)
     if kind in GIVEN:
         return True
-    if kind == "device_type":
-        return place_of(trace)
-    if kind == LIBRARY:
-        return library_of(trace)
-    # A constant, or a value whose gradient is stopped, asks for none.
-    is_cut = not isinstance(value, Value) or value.node.op is ops.STOP_GRADIENT
-    if kind == "gradient" and is_cut:
-        return False
-    if kind in ("gradient", "strided"):  # the function around it drops what nobody asks for
-        return True
     if kind == "dtype":
         if "dtype" not in trace.facts:
             raise NeedsConcrete("dtype")
         is_relative = not isinstance(value, Value) or value.node.type.dtype == T
         return trace.facts["dtype"] if is_relative else value.node.type.dtype
-    if kind == "contiguous":
-        return isinstance(value, Value) and is_known_contiguous(value)
-    if kind.startswith(ATTRIBUTE):
-        return _has_attribute(trace, kind, value)
+    if kind not in ("ndim", "shape"):
+        return answer_of_code(trace, kind, value)
     if not isinstance(value, Value):
         return len(value.shape) if kind == "ndim" else tuple(value.shape)
     if kind == "ndim":
@@ -232,32 +217,9 @@ def _fact_of_symbol(trace: Trace, kind: str, value: Any) -> Any:
 
 
 @provided
-def is_known_contiguous(value: Value) -> bool:
-    """Return whether a symbol surely lies in memory in order; plain code does not ask."""
-    return False
-
-
-def library_of(trace: Trace) -> str:
-    """Return the library that symbols belong to."""
-    rely_on_library(trace)
-    if trace.reading.owner not in OF_TENSORS:
-        return trace.reading.typed_by if trace.reading.owner in OF_CODE else ""
-    if LIBRARY not in trace.facts:
-        raise NeedsConcrete(LIBRARY)
-    return trace.facts[LIBRARY]
-
-
-def _has_attribute(trace: Trace, kind: str, value: Any) -> bool:
-    name = kind.removeprefix(ATTRIBUTE)
-    if not isinstance(value, Value) or name in (value.notes or {}):
-        return hasattr(value, name)
-    # A computed symbol has what its capture has set; the caller may have set one on an input.
-    if value.node.op is not ops.INPUT:
-        return False
-    fact = f"{kind}:{value.node.attr('name')}"
-    if fact not in trace.facts:
-        raise NeedsConcrete(fact)
-    return trace.facts[fact]
+def answer_of_code(trace: Trace, kind: str, value: Any) -> Any:
+    """Return a fact about a symbol that plain code never asks for."""
+    raise AssertionError(f"plain code asks for no {kind}")
 
 
 def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], Any]:

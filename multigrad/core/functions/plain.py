@@ -107,7 +107,7 @@ def capture_plain(recipe: Recipe, layout: Layout, facts: Mapping[str, Any]) -> V
         need.place = trace.source.location(need)
         raise
     except TraceError as error:
-        raise NotCaptured(error, trace.limits.omissions) from error.__cause__
+        raise NotCaptured(error) from error.__cause__
     return with_reads(variant, facts, reads)
 
 
@@ -123,7 +123,6 @@ def _record(recipe: Recipe, layout: Layout, trace: Trace) -> Variant:
     assert pull is not None
     argument = inputs[tensor.name]
     grad_out = trace.input("grad_out", argument.type)
-    trace.backward.is_running = True
     returned = match_gradients(recipe.name, pull(grad_out), layout)
     index = layout.indices("tensor")[0]
     gradient = check_gradient(trace, tensor, argument, returned[index])
@@ -142,14 +141,12 @@ def _record(recipe: Recipe, layout: Layout, trace: Trace) -> Variant:
         first_order=recorded.first_order,
         inputs=(tensor.name,),
         wrt=(tensor.name,),
-        second_order=not (trace.backward.lost_gradient or trace.backward.is_once),
     )
     return Variant(
         graphs,
         layout,
         ONE_OUTPUT,
         facts=dict(sorted(trace.facts.items())),
-        omissions=dict(trace.limits.omissions),
         reads_names=trace.source.reads_names,
     )
 

@@ -171,7 +171,7 @@ def changes_containers(before: Arguments, after: Arguments) -> bool:
 if TYPE_CHECKING:  # what the engine alone makes
     from ...engine.capture.values.oracle import Reach
     from ...engine.functions.calls.imported_gradients import Pushed
-    from ..trace.source import Assumption
+    from ...engine.trace.code_trace import Assumption
 
 KEY = (0, 7)  # of the draws in a proof
 # The cotangents, structured like the outputs -> what the user's code returns.

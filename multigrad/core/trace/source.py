@@ -1,12 +1,5 @@
-"""The user's code of a capture: its references, its reading, whose dtypes its operators have (six
-states, with a table of transitions), and what the graph leaves out of it.
-
-`x + 1` has another dtype in another library, so a capture must know whose operators the code means.
-All tensors accept NumPy's numbers: code that mentions NumPy and no framework may be NumPy's, or
-that of the tensors it is given. It is recorded as NumPy's until one of them is certain.
-
-A capture notes each kind of omission in `Limits.omissions`; if one matters, the code itself runs
-(`functions/decision.py`).
+"""The user's code of a capture: its references, its reading, and names for what its graph may leave
+out of it. `engine/trace/code_trace.py` has more for code that is not plain.
 """
 
 from __future__ import annotations
@@ -17,13 +10,8 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from ..ir.graph import Location, Node
-from ..passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
-from .coercion import NeedsConcrete
 
-Trace = Any  # of trace.py, which imports this module
 OWN = __name__.partition(".")[0]
-# The code in which captures begin: what lies outside it is none of the user's.
-ENTRANCES: set[CodeType] = set()
 
 # --- what a graph leaves out ----------------------------------------------------------------------
 ASSERTIONS = "what it asserts of values"
@@ -44,115 +32,9 @@ UPDATES = "the arguments that it updates in place"
 MISSING = "another gradient where a cotangent is missing"
 
 
-class Assumption(NamedTuple):
-    """An assertion about a value: its expected truth, its place, and the exception it raises."""
-
-    node: Node
-    expected: bool
-    where: Location | None
-    kind: type[Exception]
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Limits:
-    """The respects in which a capture's graph does not represent the code."""
-
-    assumed: list[Assumption] = field(default_factory=list)
-    omissions: dict[str, str] = field(default_factory=dict)  # what is left out: a kind, its words
-    branch_path: Any = None  # a `BranchPath`, if branches on values are recorded once per path
-    draws_of_one: int = 0  # the most draws of a function that it calls
-
-
 # --- whose dtypes operators have ------------------------------------------------------------------
-# The first state of a function is that of `first_dtype_owner` in
-# `capture/user_code/libraries.py`.
 CODE = "code"  # the library that the code mentions
 TENSORS = "tensors"  # the library of the call's tensors: the code mentions none
-NOBODY = "nobody's"  # no library: the code is written with `xg.xp`
-OPEN = "open"  # NumPy's: the code mentions it, and its functions met no tensor yet
-LEANING = "leaning"  # NumPy's, as open; another library may give another dtype than was recorded
-LENT = "lent"  # the library of the call's tensors: in an earlier capture the code leaned to the end
-OF_CODE = frozenset((CODE, OPEN, LEANING))
-OF_TENSORS = frozenset((TENSORS, LENT))
-UNDECIDED = frozenset((TENSORS, OPEN, LEANING, LENT))  # the code mentions no framework
-
-MEETS = "a function of NumPy's, or an array, meets a tensor"
-RELIES = "a dtype depends on the library"
-ENDS = "the capture ends, or fails"
-
-
-class Transition(NamedTuple):
-    """A row of the table, which docs/architecture.md draws."""
-
-    state: str
-    event: str
-    next: str
-    repeated_with: tuple[str, ...] = ()  # facts with which a new capture begins in the next state
-    given: str = ""  # a fact without which nothing happens
-
-
-TRANSITIONS = (
-    Transition(OPEN, RELIES, LEANING),
-    Transition(OPEN, MEETS, CODE),
-    Transition(LEANING, MEETS, CODE),
-    Transition(LEANING, ENDS, LENT, (ON_NUMBERS, LIBRARY)),
-    Transition(LENT, RELIES, TENSORS),
-    Transition(LENT, MEETS, CODE),
-    # It was lent, and what was recorded since has the dtypes of its tensors' library.
-    Transition(TENSORS, MEETS, CODE, (ON_TENSORS,), given=ON_NUMBERS),
-)
-BY_EVENT = {(each.state, each.event): each for each in TRANSITIONS}
-
-
-def _happen(trace: Trace, event: str) -> None:
-    row = BY_EVENT.get((trace.reading.owner, event))
-    if row is None or (row.given and row.given not in trace.facts):
-        return
-    if row.repeated_with:
-        raise NeedsConcrete(*row.repeated_with)
-    trace.reading.owner = row.next
-
-
-def meet_numpy(trace: Trace) -> None:
-    """Note that a function of NumPy's, or an array, meets a tensor: the code is NumPy's.
-
-    Raises:
-        NeedsConcrete: a value was already recorded with the dtype of its tensors' library.
-    """
-    _happen(trace, MEETS)
-
-
-def rely_on_library(trace: Trace) -> None:
-    _happen(trace, RELIES)
-
-
-def is_lent(trace: Trace) -> bool:
-    """Return whether code that calls NumPy's functions on numbers has its tensors' dtypes."""
-    rely_on_library(trace)
-    return trace.reading.owner == TENSORS and ON_NUMBERS in trace.facts
-
-
-def lend(trace: Trace) -> None:
-    """End a capture, or a failed part of it: code that leans is captured again as the tensors'."""
-    source = trace.source
-    if source.was_leaning or LEANING in (trace.reading.owner, source.latest.owner):
-        raise NeedsConcrete(*BY_EVENT[LEANING, ENDS].repeated_with, noted=False) from None
-
-
-def names_of(trace: Trace) -> str:
-    """Return the library whose names the running code uses, "" if that is not known.
-
-    Raises:
-        NeedsConcrete: that of the call's tensors, which has to be a fact.
-    """
-    reading, facts = trace.reading, trace.facts
-    if reading.is_open:
-        # The likeliest reading holds for what was recorded so far, too; another begins anew.
-        if not facts.tell((LIBRARY,)) or facts[LIBRARY] != reading.dialect:
-            raise NeedsConcrete(LIBRARY)
-        reading.is_open, reading.libraries = False, (reading.dialect,)
-    trace.source.reads_names = True
-    return reading.dialect
 
 
 # --- what runs, and how it is read ----------------------------------------------------------------
@@ -190,11 +72,6 @@ class Source:
     # Caches of `location`: the codes by id, rebuilt when `codes` grows, and lines by place.
     _own: set[int] = field(default_factory=set)
     _lines: dict[tuple[str, int], Location] = field(default_factory=dict)
-
-    def note_read(self, reading: Reading) -> None:
-        """Note the reading of a function that has run: its backward is read in the same way."""
-        self.was_leaning |= self.latest.owner == LEANING
-        self.latest = reading
 
     def location(self, error: Exception | None = None) -> Location | None:
         """Return the line of the user's code that is running, or that raised an error."""

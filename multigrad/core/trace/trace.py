@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,24 +20,22 @@ from ...errors import TraceError
 from .. import ops
 from ..backend.discovery import backend_of
 from ..backend.values import compute
-from ..ir.graph import TYPE, Location, Node, make_node
+from ..ir.graph import TYPE, Location, Node, make_node, walk
 from ..ir.op import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, Op, T, Type, dtype_name, is_float
 from ..ir.questions import note
-from ..passes.facts import Shapes
+from ..passes.facts import Shapes, needed_shapes, shape_fact
 from ..passes.simplify import ALIAS, COPY, constant, on_numbers
 from .coercion import (
     NeedsConcrete,
     are_floats,
     cast_node,
     coerce,
-    in_dtype,
     is_exact,
     lift_array,
     on_bools,
     small_result,
 )
-from .python_protocols import Answers, Pair
-from .source import WORDS, Limits, Reading, Source, Words, names_of
+from .source import WORDS, Reading, Source, Words
 
 __all__ = [
     "NeedsConcrete",
@@ -104,25 +102,6 @@ class Facts(dict[str, Any]):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Backward:
-    """The gradients that code takes, where gradients stop, and what has no derivative."""
-
-    is_running: bool = False  # the backward of a function runs, or ran
-    is_taped: bool = False  # a tape records, which will take gradients
-    is_once: bool = False  # the backward is valid for first derivatives only
-    lost_gradient: str = ""  # a function whose ops were recorded without its own gradient
-    leaves: list[weakref.ref[Value]] = field(default_factory=list)  # whose gradients code takes
-    # Returns whether a library's context stops gradients now (`torch.no_grad`).
-    is_paused: Callable[[], bool] | None = None
-    # Gives a node another name. Where code takes gradients, equal tensors must be told apart.
-    rename: Callable[[Node], Node] | None = None
-
-    def plainly(self) -> AbstractContextManager[None]:
-        """Record nodes of our own: they need no names, and gradients pass through them."""
-        return setting(self, is_paused=None, rename=None)
-
-
-@dataclass(slots=True, eq=False, repr=False)
 class TraceMemory:
     """Constants from arrays, updates in place, and how tensors lie in memory."""
 
@@ -138,10 +117,8 @@ class TraceMemory:
 class Trace:
     """One capture in progress: what is captured, for messages, and its records."""
 
-    __slots__ = (
-        "__weakref__", "backward", "draws", "facts", "key", "kind", "limits", "memory", "name",
-        "namespace", "overriding", "reading", "shapes", "source", "types", "value_class",
-    )  # fmt: skip
+    # What the library says of the calls of a function; None: all floats are the input's.
+    types: Any = None
 
     def __init__(
         self,
@@ -159,12 +136,7 @@ class Trace:
         self.shapes = Shapes(self.facts)
         self.source = Source()
         self.reading = Reading()
-        self.backward = Backward()
         self.memory = TraceMemory()
-        self.limits = Limits()
-        # What the library says of the calls of a function; None: all floats are the input's.
-        self.types: Any = None
-        self.overriding: Any = None  # puts rules on what is recorded (`xg.override`)
         self.draws = 0
         self.key: Node | None = None  # of the draws
 
@@ -172,41 +144,63 @@ class Trace:
     def words(self) -> Words:
         return WORDS[self.kind]
 
-    @property
-    def dialect(self) -> str:
-        """The library whose names the running code uses, "" if unknown; may raise NeedsConcrete."""
-        return names_of(self)
-
-    def omit(self, kind: str, words: str = "") -> None:
-        """Note what the graph leaves out, with the line; of each kind the first is kept."""
-        if kind not in self.limits.omissions:
-            place = self.source.location() or self.source.defined
-            self.limits.omissions[kind] = (words or kind) + (f" ({place})" if place else "")
-
     def value(self, node: Node) -> Value:
         self.facts.is_fresh = False
-        value = self.value_class(self, node)
-        if self.source.witness is not None:  # which sees whether code keeps it when it ends
-            self.source.witness.made.append(weakref.ref(value))
-        return value
+        return self.value_class(self, node)
+
+    def record(self, op: Op, operands: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+        """Record an op; of numbers that are all known, compute it."""
+        nodes = [o.node if isinstance(o, Value) else lift(self, o) for o in operands]
+        try:
+            found = self.coerced(op, nodes, operands)
+            if isinstance(found, Value):
+                return found
+            op, nodes, narrow_dtype, is_bool = found
+            type_ = op.result(*map(TYPE, nodes), **attrs)
+        except TypeError as error:
+            raise self.error(f"uses {op.name} wrongly: {error}") from error
+        if type_.kind == "scalar" and nodes and all(n.op is ops.CONST for n in nodes):
+            number = on_numbers(op, tuple(n.attr("value") for n in nodes), attrs)
+            return self.value(constant(number))
+        node = make_node(op, nodes, attrs, type_)
+        if node not in self.source.locations and (place := self.source.location()):
+            self.source.locations[node] = place
+        value = self.value(node)
+        if is_bool:
+            return apply(ops.NE, value, 0)
+        if narrow_dtype and type_.dtype == INT32:
+            return apply(ops.CAST, value, dtype=narrow_dtype)
+        if op.view and isinstance(operands[0], Value):
+            mark_view(value, operands[0], op.view == "always")
+        return self.named(value)
+
+    def coerced(
+        self, op: Op, nodes: list[Node], operands: tuple[Any, ...]
+    ) -> tuple[Op, list[Node], str | None, bool] | Value:
+        """Return the op, on bools perhaps another; the operands as it takes them; the dtype of the
+        result of small integers, which are computed in int32; and whether the result, of numbers 0
+        and 1, becomes bools. Or the value, where it is recorded otherwise.
+        """
+        # All tensors are floats of one dtype, as most are: `x * 2.5`, where the number stays weak.
+        if op.coerce == "float" and are_floats(nodes):
+            return op, nodes, None, False
+        # Bools, integers and several dtypes: `mask * x`, `a_uint8 + b_uint8`.
+        op, is_bool = on_bools(op, nodes)
+        narrow_dtype = small_result(op, nodes)
+        return op, coerce(op, nodes, self.facts), narrow_dtype, is_bool
+
+    def confirmed(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        record: Callable[..., Any],
+    ) -> Any:
+        """Apply an operator."""
+        return record(*args)
 
     def named(self, value: Value) -> Value:
-        """Return a computed value under a name of its own, and cut where gradients stop."""
-        type_ = value.node.type
-        if type_.kind != "tensor" or not is_float(type_):
-            return value
-        backward = self.backward
-        if backward.is_paused is not None and backward.is_paused():
-            value = self._seen_by(value, make_node(ops.STOP_GRADIENT, (value.node,), {}, type_))
-        rename = backward.rename
-        return value if rename is None else self._seen_by(value, rename(value.node))
-
-    def _seen_by(self, value: Value, node: Node) -> Value:
-        """Return a node as the value that replaces `value`; it is a view if `value` is one."""
-        result = self.value(node)
-        if value.base is not None:
-            mark_view(result, value, True)
-        return result
+        """Return a computed value under a name of its own, where code takes gradients."""
+        return value
 
     def input(self, name: str, type_: Type) -> Value:
         node = make_node(ops.INPUT, (), {"name": name}, type_)
@@ -251,33 +245,22 @@ def infix(
         return apply(op if logic is None or not are_bools(a, b) else logic, a, b)
 
     def at_left(value: Value, other: Any) -> Any:
-        if Pair.is_made and isinstance(other, Pair):
-            return NotImplemented
-        return confirmed(value.trace, function, (value, other), record)
+        return value.trace.confirmed(function, (value, other), record)
 
     def at_right(value: Value, other: Any) -> Any:
-        return confirmed(value.trace, function, (other, value), record)
+        return value.trace.confirmed(function, (other, value), record)
 
     return at_left, at_right
-
-
-def confirmed(
-    trace: Trace, function: Callable[..., Any], args: tuple[Any, ...], record: Callable[..., Any]
-) -> Any:
-    """Apply an operator; its result has the dtype that the library gives it."""
-    if trace.types is None:
-        return record(*args)
-    try:
-        return trace.types.confirmed(function, args, {}, record)
-    except TypeError as error:
-        raise trace.error(f"computes {function.__name__} where {error}") from error
 
 
 def matmul(a: Any, b: Any) -> Any:
     return apply(ops.MATMUL, a, b)
 
 
-class Value(Answers):
+BRANCHES = "branches on a tensor value", "Use xp.where(...)"
+
+
+class Value:
     """A symbolic value: a node of the graph under construction. It holds no numbers."""
 
     __slots__ = (
@@ -286,7 +269,7 @@ class Value(Answers):
     )  # fmt: skip
     is_number = False  # whether it stands for a Python number, though it is a tensor in the graph
     kind: type = float  # the class of that number
-    __hash__ = Answers.__hash__
+    __hash__ = object.__hash__
 
     trace: Trace
     node: Node
@@ -310,24 +293,40 @@ class Value(Answers):
         store(self, "views", [])
         store(self, "notes", None)
 
-    def __round__(self, digits: int | None = None) -> Any:
-        if not digits:
-            return apply(ops.ROUND, self)
-        return round(float(self), digits)
+    def __bool__(self) -> bool:
+        return bool(self._concrete(*BRANCHES))
 
-    def __floor__(self) -> Any:
-        return self._rounded(ops.FLOOR)
+    def __float__(self) -> float:
+        return float(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
 
-    def __ceil__(self) -> Any:
-        return self._rounded(ops.CEIL)
+    def __int__(self) -> int:
+        return int(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
 
-    def __trunc__(self) -> Any:
-        return self._rounded(ops.TRUNC)
+    def __index__(self) -> int:
+        if self.node.type.dtype == "float" and not is_whole(self.node):
+            raise TypeError("a float cannot be used as an index")
+        return int(self._concrete("uses a tensor as an index", "Use xp functions"))
 
-    def _rounded(self, op: Op) -> Any:
+    def _concrete(self, problem: str, advice: str) -> Any:
+        if self.node.op is ops.CONST:
+            return self.node.attr("value")
         if self.node.type.kind == "scalar":
-            return apply(op, self)
-        return self._concrete("rounds a tensor to a Python number", "Use xp.floor(...)")
+            nodes = walk((self.node,))
+            facts = {fact for node in nodes if (fact := _fact(node))}
+            for node in nodes:
+                if node.op in (ops.DIM, ops.SIZE) and not _fact(node):
+                    facts.update(needed_shapes(node.operands[0]))
+            if facts:
+                raise NeedsConcrete(*sorted(facts))
+        raise self._refusal(problem, advice)
+
+    def _refusal(self, problem: str, advice: str) -> TraceError:
+        place = self.trace.source.location()
+        line = f": {place.text!r}" if place and place.text else ""
+        return self.trace.error(f"{problem}{line}{self.trace.words.advise(advice)}")
+
+    def __repr__(self) -> str:
+        return f"<symbolic {self.node.type}>"
 
     __add__, __radd__ = infix(operator.add, ops.ADD)
     __sub__, __rsub__ = infix(operator.sub, ops.SUB)
@@ -346,13 +345,13 @@ class Value(Answers):
     __eq__, __ne__ = infix(operator.eq, ops.EQ)[0], infix(operator.ne, ops.NE)[0]
 
     def __pow__(self, other: Any) -> Any:
-        return confirmed(self.trace, operator.pow, (self, other), pow)
+        return self.trace.confirmed(operator.pow, (self, other), pow)
 
     def __rpow__(self, other: Any) -> Any:
-        return confirmed(self.trace, operator.pow, (other, self), pow)
+        return self.trace.confirmed(operator.pow, (other, self), pow)
 
     def __neg__(self) -> Any:
-        return confirmed(self.trace, operator.neg, (self,), partial(apply, ops.NEG))
+        return self.trace.confirmed(operator.neg, (self,), partial(apply, ops.NEG))
 
     def __pos__(self) -> Any:
         return copy_of(self)
@@ -369,6 +368,28 @@ class Value(Answers):
         if is_float(self.node.type):
             raise self.trace.error("inverts floats by ~, which no library does")
         return apply(ops.NOT if are_bools(self) else ops.BITWISE_INVERT, self)
+
+
+ROUNDINGS = (ops.ROUND, ops.FLOOR, ops.CEIL, ops.TRUNC, ops.FLOOR_DIVIDE)
+ON_INTEGERS = (ops.ADD, ops.SUB, ops.MUL, ops.NEG, ops.ABS)
+
+
+def is_whole(node: Node) -> bool:
+    """Return whether a number is an integer in Python, or may be one."""
+    if node.op is ops.CONST:
+        return float(node.attr("value")).is_integer()
+    if node.op in ON_INTEGERS:
+        return all(map(is_whole, node.operands))
+    return node.op in ROUNDINGS or node.type.dtype == "int"
+
+
+def _fact(node: Node) -> str | None:
+    # The fact that would make a scalar node concrete.
+    if node.op is ops.INPUT and node.type.kind == "scalar":
+        return f"param:{node.attr('name')}"
+    if node.op not in (ops.DIM, ops.SIZE):
+        return None
+    return shape_fact(node.operands[0], "shape")
 
 
 def are_bools(*operands: Any) -> bool:
@@ -426,61 +447,7 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
             break
     else:  # the `xp` functions also work on arrays and tensors
         return compute(op, operands, attrs)
-    if trace.overriding is not None:
-        replacement = trace.overriding.record(trace, op, operands, partial(apply, op, **attrs))
-        if replacement is not None:
-            return replacement
-    nodes = [o.node if isinstance(o, Value) else lift(trace, o) for o in operands]
-    try:
-        op, nodes, narrow_dtype, is_bool, recorded = _coerce_operands(trace, op, nodes, operands)
-        if recorded is not None:
-            return recorded()
-        type_ = op.result(*map(TYPE, nodes), **attrs)
-    except TypeError as error:
-        raise trace.error(f"uses {op.name} wrongly: {error}") from error
-    if type_.kind == "scalar" and nodes and all(n.op is ops.CONST for n in nodes):
-        number = on_numbers(op, tuple(n.attr("value") for n in nodes), attrs)
-        return trace.value(constant(number))
-    node = make_node(op, nodes, attrs, type_)
-    if node not in trace.source.locations and (place := trace.source.location()):
-        trace.source.locations[node] = place
-    value = trace.value(node)
-    if is_bool:
-        return apply(ops.NE, value, 0)
-    if narrow_dtype and type_.dtype == INT32:
-        return apply(ops.CAST, value, dtype=narrow_dtype)
-    if op.view and isinstance(operands[0], Value):
-        mark_view(value, operands[0], op.view == "always")
-    return trace.named(value) if trace.backward.is_paused or trace.backward.rename else value
-
-
-def _coerce_operands(
-    trace: Trace, op: Op, nodes: list[Node], operands: tuple[Any, ...]
-) -> tuple[Op, list[Node], str | None, bool, Callable[[], Any] | None]:
-    """Return the op, on bools perhaps another; the operands as it takes them; the dtype of the
-    result of small integers, which are computed in int32; whether the result, of numbers 0 and 1,
-    becomes bools; and what records it in a library's integers instead, if that is to be.
-    """
-    if trace.types is None:
-        float_dtype = T if are_floats(nodes) else None
-    else:
-        float_dtype = trace.types.floats_of(operands)
-    # All tensors are floats of one dtype, as most are: `x * 2.5`, where the number stays weak.
-    if float_dtype and op.coerce == "float":
-        return op, in_dtype(nodes, float_dtype), None, False, None
-    # A mask chooses among such floats: `where(x > 0, x, 0.0)`.
-    chooses = op.coerce == "where" and nodes[0].type.dtype == BOOL
-    if chooses and trace.types is not None and (floats := trace.types.floats_of(operands[1:])):
-        return op, [nodes[0], *in_dtype(nodes[1:], floats)], None, False, None
-    # Bools, integers and several dtypes: `mask * x`, `a_uint8 + b_uint8`, `x_float16 + y_float32`.
-    op, is_bool = on_bools(op, nodes)
-    types, dtype = None if float_dtype is None else trace.types, None
-    if types is not None:
-        if recorded := types.on_integers(op, nodes, operands, float_dtype):  # floor(an integer)
-            return op, nodes, None, False, recorded
-        dtype = types.dtype_of(op, operands, float_dtype)
-    narrow_dtype = small_result(op, nodes, dtype)
-    return op, coerce(op, nodes, trace.facts, types, dtype), narrow_dtype, is_bool, None
+    return trace.record(op, operands, attrs)
 
 
 def mark_view(value: Value, base: Value, is_certain: bool) -> None:

@@ -31,10 +31,10 @@ from ...core.passes.facts import BUFFERS
 from ...core.support.threads import in_child, make_lock
 from ...core.support.trees import optree
 from ...core.trace.axes import ask_for
-from ...core.trace.python_protocols import Pair
-from ...core.trace.source import OWN, UNDECIDED, Reading, is_lent, meet_numpy
+from ...core.trace.source import OWN, Reading
 from ...core.trace.trace import NeedsConcrete, Trace, Value, setting
 from ...errors import BackendNotFound, TraceError
+from ..trace.code_trace import UNDECIDED, Pair, is_lent, meet_numpy
 from ..trace.xp.shapes import stack
 from .dialect import Handler, OwnTrace, find_dialect, registered_dialects
 from .symbols import SymbolicDType, SymbolicShape, number

@@ -40,9 +40,10 @@ from ...core.ops.numerics import as_numpy_dtype
 from ...core.passes.facts import needed_shapes
 from ...core.trace import trace
 from ...core.trace.axes import known_shape
-from ...core.trace.python_protocols import PASSING, is_asked_by, place_of
 from ...core.trace.trace import NeedsConcrete, Trace, Value, cast_node, constant
 from ...core.trace.xp import all as xp
+from ..trace.code_trace import place_of
+from ..trace.python_protocols import PASSING, Answers, is_asked_by
 from .dialect import Dialect, find_dialect, habits_of
 
 PASSING.add(__file__)
@@ -354,10 +355,10 @@ class Number:
 
     def __round__(self: Any, digits: int | None = None) -> Any:
         if digits is None or (digits == 0 and self.kind is int):
-            return rounded(Value.__round__, self)
+            return rounded(Answers.__round__, self)
         if digits == 0:  # of a float, which Python keeps one
-            return among_numbers(Value.__round__, self)
-        return Value.__round__(self, digits)
+            return among_numbers(Answers.__round__, self)
+        return Answers.__round__(self, digits)
 
     def __getattr__(self, name: str) -> Any:
         if not hasattr(self.kind, name):

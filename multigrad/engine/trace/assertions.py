@@ -21,7 +21,8 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
-from ...core.trace.source import ASSERTIONS, ENTRANCES, OWN, Assumption
+from ...core.trace.source import ASSERTIONS, OWN
+from .code_trace import ENTRANCES, Assumption
 
 # --- assertions, by the bytecode that follows a test ----------------------------------------------
 MOST_INSTRUCTIONS = 400  # of a branch that ends in `raise`

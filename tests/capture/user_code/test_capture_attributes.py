@@ -12,11 +12,12 @@ import pytest
 import multigrad as xg
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.ir.op import INPUT
-from multigrad.core.trace.trace import NeedsConcrete, Trace
+from multigrad.core.trace.trace import NeedsConcrete
 from multigrad.engine.capture.dialect import find_dialect, load_dialects
 from multigrad.engine.capture.symbols import get_attribute
 from multigrad.engine.capture.values.attributes import NUMBERS, VALUES, find_row
 from multigrad.engine.capture.values.tracer import V
+from multigrad.engine.trace.code_trace import CodeTrace
 
 LIBRARIES = [
     pytest.param(name, marks=[pytest.mark.needs(name)] if name != "numpy" else [])
@@ -61,7 +62,7 @@ def symbol_of(library: str) -> tuple[Any, V]:
     """
     load_backend(library)
     load_dialects()
-    trace = Trace("asked", {}, V, kind="function")
+    trace = CodeTrace("asked", {}, V, kind="function")
     trace.reading.dialect = library
     trace.source.codes |= {answer_of.__code__, get_attribute.__code__}
     return find_dialect(library), trace.input("x", INPUT)  # type: ignore[return-value]

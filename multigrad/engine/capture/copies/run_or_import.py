@@ -15,9 +15,10 @@ from types import FunctionType
 from typing import Any
 
 from ....core.ir import questions
-from ....core.trace.source import Reading, lend
+from ....core.trace.source import Reading
 from ....core.trace.trace import NeedsConcrete, Trace, setting
 from ....errors import MultigradError, TraceError
+from ...trace.code_trace import lend, note_read
 from ..dialect import OwnTrace, find_dialect, register_dialect, registered_dialects, require_dialect
 from ..dialects import numpy as _numpy_dialect  # noqa: F401 - it registers NumPy's table
 from ..foreign_calls import symbols_in
@@ -72,7 +73,7 @@ def run_or_import(
         try:
             return _substitute_or_import(trace, function, args, kwargs, whole=whole)
         finally:
-            trace.source.note_read(trace.reading)
+            note_read(trace.source, trace.reading)
 
 
 def _substitute_or_import(

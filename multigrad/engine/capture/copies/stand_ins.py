@@ -26,11 +26,11 @@ from typing import Any, Self
 import numpy as np
 
 from ....core.support.lazy_modules import imported_module
-from ....core.trace.python_protocols import Pair
 from ....core.trace.source import OWN
 from ....core.trace.trace import Trace, Value, is_symbolic_tensor
 from ....core.trace.xp import all as xp
 from ...trace.assertions import is_searched
+from ...trace.code_trace import Pair
 from ..dialect import CHANGES, SWITCHES, Dialect, find_dialect, registered_dialects
 from ..dialects import scipy
 from ..foreign_calls import record_call

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ....core.trace.python_protocols import Pair
 from ....core.trace.trace import is_symbolic_tensor
 from ....core.trace.xp import all as xp
 from ...lowering.calls import route_gradient
+from ...trace.code_trace import Pair
 from ..foreign_calls import record_call
 from ..name_tables import Handler, handlers_by_name, reflected
 from .parts import rank

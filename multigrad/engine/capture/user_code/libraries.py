@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 
 from ....core.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from ....core.support.installed import required_by
-from ....core.trace.source import CODE, LENT, NOBODY, OPEN, OWN, TENSORS, Reading, lend
+from ....core.trace.source import CODE, OWN, TENSORS, Reading
 from ....core.trace.trace import NeedsConcrete, Trace, setting
 from ....errors import MultigradError, RuleValueError
+from ...trace.code_trace import LENT, NOBODY, OPEN, lend
 from ..dialect import registered_dialects
 from .inspection import held_around, mentioned, paths_in, plain_function
 

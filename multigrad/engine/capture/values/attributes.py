@@ -21,9 +21,9 @@ from types import FrameType
 from typing import Any, Literal
 
 from ....core import ops
-from ....core.trace.python_protocols import is_asked_by
 from ....core.trace.trace import NeedsConcrete, Value
 from ....errors import TraceError
+from ...trace.python_protocols import is_asked_by
 from ..dialect import Dialect, find_dialect
 from ..symbols import class_of
 from ..user_code.inspection import reads_attribute

@@ -45,17 +45,10 @@ from ....core.passes.facts import LIBRARY, ON_NUMBERS, needed_rank
 from ....core.trace.axes import known_shape
 from ....core.trace.coercion import cast_node
 from ....core.trace.lookups import note
-from ....core.trace.source import (
-    AUTOCAST,
-    OF_CODE,
-    OF_TENSORS,
-    TENSORS,
-    UNDECIDED,
-    meet_numpy,
-    rely_on_library,
-)
+from ....core.trace.source import AUTOCAST, TENSORS
 from ....core.trace.trace import NeedsConcrete, Trace, Value
 from ....errors import BackendNotFound
+from ...trace.code_trace import OF_CODE, OF_TENSORS, UNDECIDED, meet_numpy, rely_on_library
 from ..dialect import find_dialect
 from ..meanings.places import Extremes
 from ..symbols import Number, SymbolicDevice, SymbolicDType, is_number, is_tensor, own_dtype

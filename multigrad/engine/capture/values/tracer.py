@@ -25,10 +25,11 @@ import numpy as np
 
 from ....core.ir.op import FLOATS, WHOLE, is_float
 from ....core.trace.axes import known_shape
-from ....core.trace.source import OWN, UNDECIDED
+from ....core.trace.source import OWN
 from ....core.trace.trace import NeedsConcrete, Value, copy_of, is_symbolic_tensor
 from ....core.trace.xp import all as xp
-from ....core.trace.xp.symbol import Symbol
+from ...trace.code_trace import UNDECIDED
+from ...trace.python_protocols import Answers
 from ..dialect import find_dialect, habits_of, updates
 from ..foreign_calls import AUGMENTED, record_call
 from ..symbols import KnownShape, Number, SymbolicDevice, SymbolicDType, SymbolicShape, class_of
@@ -55,12 +56,12 @@ REFLECTED = {
 SLOTS = frozenset(Value.__slots__)
 
 
-class V(Symbol):
+class V(Answers):
     """A symbolic tensor or scalar that array libraries accept."""
 
     __slots__ = ()
     __array_priority__ = 1000
-    __hash__ = Value.__hash__
+    __hash__ = Answers.__hash__
 
     # --- attributes every tensor has --------------------------------------------------------------
     @property

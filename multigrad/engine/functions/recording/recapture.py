@@ -32,7 +32,6 @@ from ....core.passes.facts import needed_shapes, shape_fact
 from ....core.passes.simplify import simplify
 from ....core.trace.axes import known_shape
 from ....core.trace.lookups import note
-from ....core.trace.python_protocols import Pair
 from ....core.trace.source import BRANCHES, MISSING, NO_GRADIENTS
 from ....core.trace.trace import NeedsConcrete, Trace, Value, constant, setting
 from ....core.trace.xp import all as xp
@@ -43,6 +42,7 @@ from ...capture.values.indexing import Picked
 from ...lowering.calls import drop_calls
 from ...passes.memory import without_kept
 from ...passes.residuals import drop_marks
+from ...trace.code_trace import Pair
 from ..calls.assumptions import evaluate
 from ..calls.explained_errors import is_users_own
 from ..proof.verdicts import ProofSubject, leave_open

@@ -51,7 +51,7 @@ from ....core.support.threads import set_within
 from ....core.support.trees import optree
 from ....core.trace.axes import known_shape
 from ....core.trace.lookups import reading
-from ....core.trace.source import ENTRANCES, ORDERS, lend
+from ....core.trace.source import ORDERS
 from ....core.trace.trace import NeedsConcrete, Trace, Value, constant
 from ....core.trace.xp import all as xp
 from ....errors import GradientError, MultigradError, TraceError
@@ -71,6 +71,7 @@ from ...capture.values.tracer import Attributed, V
 from ...lowering.cuts import without_calls, without_needless_marks
 from ...passes.memory import without_kept
 from ...passes.residuals import drop_marks, find_unkept, marks, without_stops
+from ...trace.code_trace import ENTRANCES, CodeTrace, lend
 from ..calls.assumptions import is_told
 from ..calls.effects import find_notes, find_updates, hide_updates, told_apart
 from ..calls.explained_errors import explain, is_users_own
@@ -239,7 +240,7 @@ class _Recording:
         self.layout = layout
         self.is_imported = recipe.imported is not None
         kind = "imported function" if self.is_imported else recipe.noun
-        self.trace = prepare(Trace(recipe.name, facts, Attributed, kind, xp_dialect))
+        self.trace = prepare(CodeTrace(recipe.name, facts, Attributed, kind, xp_dialect))
         self.trace.source.defined = defined_at(recipe.functions)
         self.trace.source.siblings = told_library(*recipe.functions)
         self.types = LibraryTypes(self.trace)

@@ -53,6 +53,7 @@ from ...functions.object_function import (
     recipe_of_object,
 )
 from ...lowering.calls import drop_calls
+from ...trace.code_trace import CodeTrace
 
 MOST_GRAPHS = 256  # of one forward, by facts
 
@@ -219,7 +220,7 @@ class ForwardOfCode(Forward):
         return simplify(pullback(self.graph()))
 
     def _capture(self, facts: dict[str, Any]) -> Graph:
-        trace = Trace(self.name, facts, Attributed, "function", xp_dialect)
+        trace = CodeTrace(self.name, facts, Attributed, "function", xp_dialect)
         trace.reading = Reading((), TENSORS)
         tin = trace.input("tin", INPUT)
         try:

@@ -9,20 +9,19 @@ import sys
 import sysconfig
 from functools import cache, partial
 from types import CodeType, FrameType
-from typing import Any, ClassVar
+from typing import Any
 
-from ...errors import TraceError
-from .. import ops
-from ..ir.graph import Node, walk
-from ..passes.facts import needed_shapes, shape_fact
-from ..support.lazy_modules import provided
-from .coercion import NeedsConcrete
+from ...core import ops
+from ...core.ir.op import Op
+from ...core.trace.trace import BRANCHES, apply
+from ...core.trace.xp.symbol import Symbol
+from .assertions import asserted
+from .code_trace import CodeTrace
 
 STANDARD = os.path.dirname(os.__file__)
 # Files of ours that ask on behalf of the user's code, as the stand-ins for builtins do; they add
 # themselves as they are imported.
 PASSING = {__file__}
-BRANCHES = "branches on a tensor value", "Use xp.where(...)"
 
 
 @cache
@@ -52,40 +51,11 @@ def is_asked_by(codes: set[CodeType], frame: FrameType | None = None) -> bool:
     return False
 
 
-def place_of(trace: Any) -> str:
-    """Return the kind of device of a function's tensors, a fact of its capture."""
-    if "device_type" not in trace.facts:
-        raise NeedsConcrete("device_type")
-    return trace.facts["device_type"]
-
-
-@provided
-def asserted(value: Answers, frame: FrameType) -> bool | None:
-    """Return the truth that the code at a frame asserts of a tensor: the core knows of none."""
-    return None
-
-
-class Pair:
-    """A complex tensor of two symbols, which records the calls that it is given to.
-
-    Attributes:
-        is_made: whether this process has made one; until then no call looks for any.
-    """
+class Answers(Symbol):
+    """The protocols of a symbolic value, except for arithmetic, in code that is not plain."""
 
     __slots__ = ()
-    trace: Any
-    is_made: ClassVar[bool] = False
-
-    def called(self, library: str, function: Any, args: Any, kwargs: Any, shown: str) -> Any:
-        raise NotImplementedError
-
-
-class Answers:
-    """The protocols of a symbolic value, except for arithmetic."""
-
-    __slots__ = ()
-    node: Node
-    trace: Any  # the Trace that it belongs to
+    trace: CodeTrace
 
     def __bool__(self) -> bool:
         if self.node.type.kind == "tensor":
@@ -99,19 +69,8 @@ class Answers:
                     return decision
         return bool(self._concrete(*BRANCHES))
 
-    def __float__(self) -> float:
-        return float(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
-
     def __complex__(self) -> complex:
         return complex(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
-
-    def __int__(self) -> int:
-        return int(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
-
-    def __index__(self) -> int:
-        if self.node.type.dtype == "float" and not is_whole(self.node):
-            raise TypeError("a float cannot be used as an index")
-        return int(self._concrete("uses a tensor as an index", "Use xp functions"))
 
     def __hash__(self) -> int:
         if self.node.type.kind != "scalar" and not is_asked_by(self.trace.source.codes):
@@ -167,42 +126,21 @@ class Answers:
     def refuse(self, name: str) -> None:
         """Refuse to say whether it has an attribute; the values of captured code override this."""
 
-    def _concrete(self, problem: str, advice: str) -> Any:
-        if self.node.op is ops.CONST:
-            return self.node.attr("value")
+    def __round__(self, digits: int | None = None) -> Any:
+        if not digits:
+            return apply(ops.ROUND, self)
+        return round(float(self), digits)
+
+    def __floor__(self) -> Any:
+        return self._rounded(ops.FLOOR)
+
+    def __ceil__(self) -> Any:
+        return self._rounded(ops.CEIL)
+
+    def __trunc__(self) -> Any:
+        return self._rounded(ops.TRUNC)
+
+    def _rounded(self, op: Op) -> Any:
         if self.node.type.kind == "scalar":
-            nodes = walk((self.node,))
-            facts = {fact for node in nodes if (fact := _fact(node))}
-            for node in nodes:
-                if node.op in (ops.DIM, ops.SIZE) and not _fact(node):
-                    facts.update(needed_shapes(node.operands[0]))
-            if facts:
-                raise NeedsConcrete(*sorted(facts))
-        raise self._refusal(problem, advice)
-
-    def _refusal(self, problem: str, advice: str) -> TraceError:
-        place = self.trace.source.location()
-        line = f": {place.text!r}" if place and place.text else ""
-        return self.trace.error(f"{problem}{line}{self.trace.words.advise(advice)}")
-
-
-ROUNDINGS = (ops.ROUND, ops.FLOOR, ops.CEIL, ops.TRUNC, ops.FLOOR_DIVIDE)
-ON_INTEGERS = (ops.ADD, ops.SUB, ops.MUL, ops.NEG, ops.ABS)
-
-
-def is_whole(node: Node) -> bool:
-    """Return whether a number is an integer in Python, or may be one."""
-    if node.op is ops.CONST:
-        return float(node.attr("value")).is_integer()
-    if node.op in ON_INTEGERS:
-        return all(map(is_whole, node.operands))
-    return node.op in ROUNDINGS or node.type.dtype == "int"
-
-
-def _fact(node: Node) -> str | None:
-    # The fact that would make a scalar node concrete.
-    if node.op is ops.INPUT and node.type.kind == "scalar":
-        return f"param:{node.attr('name')}"
-    if node.op not in (ops.DIM, ops.SIZE):
-        return None
-    return shape_fact(node.operands[0], "shape")
+            return apply(op, self)
+        return self._concrete("rounds a tensor to a Python number", "Use xp.floor(...)")
