@@ -25,6 +25,7 @@ from .core.kernels import exact, ops
 __all__ = ["backend"]
 
 load_engine(__name__)
+BITS = "multigrad_jax.kernels.shapes"  # masks as bits
 backend = Backend(
     name="jax",
     tensors=Tensors(
@@ -46,7 +47,7 @@ backend = Backend(
         selects=True,  # by XLA, in one kernel; a cast of its own would be another
         while_loop=late_function("multigrad_jax.kernels.loops:while_loop"),
         scan=late_function("multigrad_jax.kernels.loops:scan"),
-        bits=(ops.pack, ops.unpack),
+        bits=(late_function(f"{BITS}:pack"), late_function(f"{BITS}:unpack")),
     ),
     autodiff=Autodiff(
         render=render.render,

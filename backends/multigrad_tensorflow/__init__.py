@@ -23,6 +23,7 @@ __all__ = ["backend"]
 
 
 load_engine(__name__)
+BITS = "multigrad_tensorflow.kernels.shapes"  # masks as bits
 backend = Backend(
     name="tensorflow",
     tensors=Tensors(
@@ -44,7 +45,7 @@ backend = Backend(
         exact=exact.OPS,
         while_loop=late_function("multigrad_tensorflow.kernels.loops:while_loop"),
         scan=late_function("multigrad_tensorflow.kernels.loops:scan"),
-        bits=(ops.pack, ops.unpack),
+        bits=(late_function(f"{BITS}:pack"), late_function(f"{BITS}:unpack")),
     ),
     autodiff=Autodiff(
         render=render.render,

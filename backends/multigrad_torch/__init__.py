@@ -22,12 +22,13 @@ from multigrad.core.support.lazy_modules import late_function, load_engine
 from .core import dynamo, state
 from .core.attach import attach, host, render
 from .core.compile import dynamo_guards, readers
-from .core.kernels import elementwise, exact, fast, masks, ops
+from .core.kernels import elementwise, exact, fast, ops
 
 __all__ = ["backend"]
 
 
 load_engine(__name__)
+BITS = "multigrad_torch.kernels.arrays"  # masks as bits
 backend = Backend(
     name="torch",
     tensors=Tensors(
@@ -54,7 +55,7 @@ backend = Backend(
         exact=exact.OPS,
         while_loop=late_function("multigrad_torch.kernels.loops:while_loop"),
         scan=late_function("multigrad_torch.kernels.loops:scan"),
-        bits=(masks.pack, masks.unpack),
+        bits=(late_function(f"{BITS}:pack"), late_function(f"{BITS}:unpack")),
         scalar_left=elementwise.SCALAR_LEFT,
         scalar_right=elementwise.SCALAR_RIGHT,
         open_number=elementwise.open_number,

@@ -6,6 +6,7 @@ as `jnp.take` does, and writes are dropped.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -223,6 +224,16 @@ def part(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
 
 def unpart(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
     return placed(x, along(x, start, x.shape[axis], axis), like.shape)
+
+
+# --- masks as bits, eight to a byte, the first in the highest bit ---------------------------------
+def pack(mask: Tensor) -> Tensor:
+    return jnp.packbits(mask)
+
+
+def unpack(bits: Tensor, like: Tensor) -> Tensor:
+    flat = jnp.unpackbits(bits, count=math.prod(like.shape))
+    return flat.reshape(like.shape).astype(bool)
 
 
 OPS = {

@@ -369,6 +369,26 @@ def unpart(x: Tensor, like: Tensor, start: Any, *, axis: int) -> Tensor:
     return tf.ensure_shape(tf.pad(x, sides), like.shape)
 
 
+# --- masks as bits, eight to a byte, the first in the highest bit ---------------------------------
+WEIGHTS = (128, 64, 32, 16, 8, 4, 2, 1)
+
+
+def pack(mask: Tensor) -> Tensor:
+    flat = tf.reshape(mask, (-1,))
+    # TensorFlow has no packbits: the bits are summed by their weights
+    n_missing: Any = tf.math.floormod(-tf.size(flat), 8)
+    flat = tf.pad(flat, [[0, n_missing]])
+    columns = tf.cast(tf.reshape(flat, (-1, 8)), tf.int32)
+    return tf.cast(tf.reduce_sum(columns * tf.constant(WEIGHTS), -1), tf.uint8)
+
+
+def unpack(bits: Tensor, like: Tensor) -> Tensor:
+    weights = tf.constant(WEIGHTS, tf.uint8)
+    flat = tf.reshape(tf.bitwise.bitwise_and(bits[:, None], weights) != 0, (-1,))
+    shape = tf.shape(like)
+    return tf.ensure_shape(tf.reshape(flat[: tf.reduce_prod(shape)], shape), like.shape)
+
+
 OPS = {
     **orderings(order, take_in_rows),
     # A function named as an op is that op's kernel.

@@ -427,7 +427,8 @@ class Writer:
         """Return the backend's callable of an op, or raise UnsupportedOp with the reason."""
         kernels = self.backend.kernels
         if op.name in BITS and kernels.bits is not None:
-            return kernels.bits[BITS.index(op.name)]
+            row = kernels.bits[BITS.index(op.name)]
+            return getattr(row, "load", lambda: row)()  # of a file that loads by need
         native = kernels.exact.get(op) or kernels.rows.get(op, INFIX if op.symbol else None)
         native = kernels.fast.kernels.get(op, native)
         if native is None:

@@ -5,11 +5,8 @@ Here are those of the core; those in `other_ops.py` load as one of them is first
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
-
-import jax.numpy as jnp
+from typing import Any
 
 from multigrad.core import ops
 from multigrad.core.backend.rows import composing
@@ -17,8 +14,6 @@ from multigrad.core.ir.op import Op
 from multigrad.core.support.lazy_modules import late_value
 
 from . import elementwise, reductions
-
-Tensor: TypeAlias = Any
 
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
@@ -38,13 +33,3 @@ OPS = composing(
     draws=late_value("multigrad_jax.kernels.random:OPS"),
 )
 UNSUPPORTED: dict[Op, str] = {}
-
-
-# --- masks as bits, eight to a byte, the first in the highest bit ---------------------------------
-def pack(mask: Tensor) -> Tensor:
-    return jnp.packbits(mask)
-
-
-def unpack(bits: Tensor, like: Tensor) -> Tensor:
-    flat = jnp.unpackbits(bits, count=math.prod(like.shape))
-    return flat.reshape(like.shape).astype(bool)

@@ -32,7 +32,6 @@ from multigrad.engine.lowering.kernel_code.passes import (
 from multigrad.engine.passes.residuals import PACK, without_packing
 
 from ...core.kernels.fast import FAST
-from ...core.kernels.masks import unpack
 from ...core.state import (
     BATCHED,
     KINDS,
@@ -42,6 +41,7 @@ from ...core.state import (
     is_memory,
     transforms_active,
 )
+from ...kernels.arrays import unpack
 from . import c_kernels, triton_kernels
 from .proof import agree, prepared
 
