@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from ..core.ir.op import Type as Type
     from ..core.ir.op import dtype_name as dtype_name
     from ..core.ir.op import is_float as is_float
-    from ..core.ops.activations import SELU_ALPHA as SELU_ALPHA
-    from ..core.ops.activations import SELU_SCALE as SELU_SCALE
     from ..core.ops.numerics import as_numpy_dtype as as_numpy_dtype
     from ..core.ops.reductions import over as over
     from ..engine import random as random
@@ -106,6 +104,8 @@ if TYPE_CHECKING:
     from ..engine.ops.products import as_matrix as as_matrix
     from ..engine.ops.special import MILLS_FROM as MILLS_FROM
     from ..engine.ops.special import inverse_mills as inverse_mills
+    from ..engine.ops.units import SELU_ALPHA as SELU_ALPHA
+    from ..engine.ops.units import SELU_SCALE as SELU_SCALE
     from ..engine.random import REPLAYED as REPLAYED
     from ..errors import GradientError as GradientError
     from ..errors import MultigradError as MultigradError
@@ -126,13 +126,13 @@ else:
             ),
             ".core.ir.graph": ("Graph", "Node", "make_node"),
             ".core.ir.op": ("FLOATS", "Op", "T", "Type", "dtype_name", "is_float"),
-            ".core.ops.activations": ("SELU_ALPHA", "SELU_SCALE"),
             ".engine.ops.indexing": (
                 "along", "as_index", "as_pairs", "from_front", "tile_shape",
             ),
             ".engine.ops.loops": ("scanning",),
             ".engine.ops.products": ("as_matrix",),
             ".engine.ops.special": ("MILLS_FROM", "inverse_mills"),
+            ".engine.ops.units": ("SELU_ALPHA", "SELU_SCALE"),
             ".core.ops.reductions": ("over",),
             ".core.ops.numerics": ("as_numpy_dtype",),
             ".engine.random": ("REPLAYED",),

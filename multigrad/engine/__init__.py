@@ -18,7 +18,10 @@ provide("multigrad", {
         "engine.trace.random_keys": "draw_next keyed key_token",
         "engine.trace.ranks": "note_for_ranks compare name_rank",
     },
-    "core.lowering.emit": {"engine.lowering.loops": "write_loop"},
+    "core.lowering.emit": {
+        "engine.lowering.loops": "write_loop",
+        "engine.lowering.places": "write_into_place is_held by_mask",
+    },
     "core.lowering.function_graph": {
         "engine.lowering.cuts": "cut_otherwise find_other_cuts settle"
     },

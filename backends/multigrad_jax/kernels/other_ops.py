@@ -57,9 +57,21 @@ SPECIAL: dict[Op, Callable[..., Any]] = {
     **rows_of(vars(), ops.rows_in((special_ops,)).values()),
     **{op: getattr(special, op.name) for op in (ops.NDTRI, ops.I0E, ops.I1E)},
     ops.LGAMMA: jax.lax.lgamma,
+    ops.DEG2RAD: jnp.deg2rad,
+    ops.RAD2DEG: jnp.rad2deg,
 }
 OWN: dict[Op, Callable[..., Any]] = {**SPECIAL, **arrays.OPS, **distributed.OPS, **core.OWN}
 OWN |= random.OPS
-WIDE = (*IN_FLOAT32, ops.CUMSUM, ops.CUMPROD, ops.CONV, ops.EINSUM, ops.SINC, ops.ERFINV)
+WIDE = (
+    *IN_FLOAT32,
+    ops.CUMSUM,
+    ops.CUMPROD,
+    ops.CONV,
+    ops.EINSUM,
+    ops.SINC,
+    ops.ERFINV,
+    ops.DEG2RAD,
+    ops.RAD2DEG,
+)
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
 OPS = {**compositions(OWN, elementwise.widened, shapes.positions), **OWN}

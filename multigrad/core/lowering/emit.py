@@ -25,12 +25,11 @@ from .. import ops
 from ..backend.contract import Backend
 from ..backend.emitted import Body, Prepared
 from ..backend.rows import FastKernels, disabled
-from ..ir.graph import ArrayValue, Graph, Location, Node, count_uses, make_node
-from ..ir.op import BOOL, UNKNOWN, WHOLE, T, is_float
+from ..ir.graph import ArrayValue, Graph, Location, Node, count_uses
+from ..ir.op import BOOL, UNKNOWN, WHOLE, T
 from ..ir.results import OWNING
 from ..passes.simplify import is_elementwise, rebuild, scalar_function, symbol_function
 from ..support.lazy_modules import NEEDS_ENGINE, provided
-from ..support.records import cached_property
 
 # Binding strength of infix symbols, weakest first; comparisons do not chain, so they get
 # parentheses.
@@ -137,15 +136,9 @@ def apply_patterns(graph: Graph, fast: FastKernels, off: frozenset[str]) -> Grap
     return rebuild(graph, change)
 
 
+@provided
 def by_mask(node: Node) -> Node:
     """Return a product of a float tensor and a mask without the cast of the mask."""
-    if node.op is not ops.MUL or not is_float(node.type):
-        return node
-    for i, (cast, other) in enumerate((node.operands, node.operands[::-1])):
-        is_mask = cast.op is ops.CAST and cast.operands[0].type.dtype == BOOL
-        if is_mask and other.type.kind == "tensor" and other.type.dtype == node.type.dtype:
-            operands = (cast.operands[0], other) if i == 0 else (other, cast.operands[0])
-            return make_node(ops.MUL, operands, {}, node.type)
     return node
 
 
@@ -153,6 +146,18 @@ def by_mask(node: Node) -> Node:
 def write_loop(writer: Writer, node: Node) -> str:
     """Return the code of a loop's result."""
     raise UnsupportedOp(f"rule {writer.emission.rule!r} has a loop, which {NEEDS_ENGINE}")
+
+
+@provided
+def write_into_place(writer: Writer, node: Node) -> str | None:
+    """Return a call that writes an output into the array given for it; None: it cannot."""
+    return None
+
+
+@provided
+def is_held(writer: Writer, node: Node, user: Node) -> bool:
+    """Return whether a node's memory, or a view of it, is read when `user` writes over it."""
+    return True
 
 
 class Writer:
@@ -198,6 +203,7 @@ class Writer:
                 self.like = name
         self.asks_like = False  # whether the code mentions its dtype
         self.wide = ""  # the variable of `wide_dtype`
+        self.readers: Any = None  # of each node, as `is_held` finds them
 
     def write(self, elementwise: bool) -> Body:
         parameters = tuple(map(TEXT, self.done.values()))
@@ -271,7 +277,7 @@ class Writer:
         if node.type.kind == "scalar" and not has_kernel:
             return self.scalar_call(node), ATOM
         # The fastest form that fits: into the caller's array, over an operand, with a number.
-        fast_call = self.call_writing_into_place(node) if node in self.places else None
+        fast_call = write_into_place(self, node) if node in self.places else None
         in_place = None if fast_call else self.in_place.get(node.op)
         if in_place is not None:
             fast_call = self.call_overwriting_operand(node, in_place)
@@ -309,22 +315,6 @@ class Writer:
         arguments += self.attributes(node)
         return f"{name}({', '.join(arguments)})"
 
-    def call_writing_into_place(self, node: Node) -> str | None:
-        """Return a call that writes an output into the array given for it; None: it cannot."""
-        kernel = self.backend.kernels.fast.into.get(node.op)
-        operands = node.operands
-        dtypes = {o.type.dtype for o in operands if o.type.kind == "tensor"}
-        if kernel is None or dtypes != {node.type.dtype}:
-            return None
-        # The kernels take the tensor first, and these two ops commute.
-        if operands[0].type.kind == "scalar":
-            if node.op not in (ops.ADD, ops.MUL):
-                return None
-            operands = operands[::-1]
-        arguments = [self.operand_in_tensor_dtype(node, o)[0] for o in operands]
-        name = self.emission.bind(f"{node.op.name}_to", kernel)
-        return f"{name}({', '.join(arguments)}, out={self.places[node]})"
-
     def call_overwriting_operand(self, node: Node, kernels: Sequence[Any]) -> str | None:
         """Return a call that writes over the first operand that nothing else holds; else None."""
         if node.op.coerce == "bool" and any(o.type.kind == "scalar" for o in node.operands):
@@ -354,7 +344,7 @@ class Writer:
         # Memory of its own that is not read again.
         if node.type.kind != "tensor":
             return False
-        if self.uses[node] != 1 and (writer.op.name != "put" or self.is_held(node, writer)):
+        if self.uses[node] != 1 and (writer.op.name != "put" or is_held(self, node, writer)):
             return False
         if node.op is ops.CAST:  # to its own dtype it returns its operand
             return node.operands[0].type.dtype == BOOL != node.type.dtype
@@ -364,51 +354,6 @@ class Writer:
 
     def owns_memory(self, node: Node) -> bool:
         return node.op.result in OWNING or node.op in self.backend.kernels.fast.kernels
-
-    def is_held(self, node: Node, writer: Node) -> bool:
-        """Return whether a node's memory, or a view of it, is read when `writer` writes over it.
-
-        y[1] += y[0] * 2      PUT(y, GETITEM(y, 1) + GETITEM(y, 0) * 2)
-                              both views are read by new tensors before PUT runs: not held
-        y[1:] = y[:-1]        PUT(y, GETITEM(y, :-1)): held, it would read what it has written
-        """
-        if node in self.graph.outputs:
-            return True
-        for user in self.users[node]:
-            if user is writer:
-                if writer.operands[0] is not node or node in writer.operands[1:]:
-                    return True
-            elif self.order[user] > self.order[writer]:
-                return True
-            elif not self.owns_memory(user):
-                if self.is_held(user, writer):
-                    return True
-            elif not self.runs_before(user, writer):
-                return True
-        return False
-
-    def runs_before(self, node: Node, writer: Node) -> bool:
-        # A node without a name runs where the expression does into which its text is nested; an
-        # output runs at the end.
-        while not self.done[node][0].isidentifier():
-            if node in self.graph.outputs:
-                return False
-            (node,) = self.users[node]
-            if self.order[node] >= self.order[writer]:
-                return node is writer
-        return True
-
-    @cached_property
-    def users(self) -> dict[Node, list[Node]]:
-        users: dict[Node, list[Node]] = {}
-        for node in self.graph.nodes:
-            for operand in dict.fromkeys(node.operands):
-                users.setdefault(operand, []).append(node)
-        return users
-
-    @cached_property
-    def order(self) -> dict[Node, int]:
-        return {node: i for i, node in enumerate(self.graph.nodes)}
 
     def call_with_scalar(self, node: Node) -> str | None:
         """Return a call of the kernel for a tensor and a number; None if the backend has none."""

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ...engine.ops.orders import *
     from ...engine.ops.products import *
     from ...engine.ops.special import *
+    from ...engine.ops.units import *
 
     FAMILIES: tuple[ModuleType, ...]
     OPS: dict[str, Op]

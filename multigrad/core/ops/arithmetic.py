@@ -18,7 +18,6 @@ from .properties import (
     added,
     carried,
     doubled,
-    in_ends,
     in_first,
     in_one,
     linear,
@@ -341,14 +340,6 @@ def atan2_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
     return ct * (b / length / length), -ct * (a / length / length)
 
 
-def lerp(xp: Any, a: Any, b: Any, weight: Any) -> Any:
-    span = b - a  # from its nearer end, as torch goes: at 1 it is there
-    from_a, from_b = a + weight * span, b - (1.0 - weight) * span
-    if isinstance(weight, int | float):
-        return from_a if abs(weight) < 0.5 else from_b
-    return xp.where(xp.abs(weight) < 0.5, from_a, from_b)
-
-
 def hypot(xp: Any, a: Any, b: Any) -> Any:
     abs_a, abs_b = xp.abs(a), xp.abs(b)
     large, small = xp.maximum(abs_a, abs_b), xp.minimum(abs_a, abs_b)
@@ -361,11 +352,4 @@ def hypot(xp: Any, a: Any, b: Any) -> Any:
 HYPOT = ufunc(wide(np.hypot), hypot_vjp, "sqrt(a^2 + b^2), without overflow.", "a b", made_of=hypot)
 ATAN2 = function(
     "atan2", wide(np.arctan2), atan2_vjp, "The angle of the point (b, a), in radians.", "a b"
-)
-LERP = composite(
-    lerp,
-    "ct * (1.0 - weight), ct * weight, ct * (end - start)",
-    "start + weight (end - start).",
-    "start end weight",
-    degree=in_ends,
 )

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.attributes import AXES, AXIS, LAST_AXES, ORDER, flag, number
+from ..ir.attributes import AXES, LAST_AXES, ORDER, flag, number
 from ..ir.op import INT64, Op
-from ..ir.results import kept, reduced, reshaped
+from ..ir.results import kept, reduced
 from .numerics import Array, Axis, widened
 from .properties import linear
-from .table import Composed, Cotangents, halved, op, zero
+from .table import Composed, Cotangents, op, zero
 
 
 def reduction(name: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
@@ -270,17 +270,6 @@ def log_softmax(x: Array, *, axis: Axis) -> Array:
     return centered - np.log(np.sum(np.exp(centered), axis=axis, keepdims=True))
 
 
-def gated_half(xp: Any, x: Any, *, axis: int) -> Any:
-    first, second = (xp.half(x, axis=axis, position=i) for i in (0, 1))
-    return first * xp.sigmoid(second)
-
-
-def glu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
-    first, second = xp.half(x, 0, axis=axis), xp.half(x, 1, axis=axis)
-    gate = xp.sigmoid(second)
-    return (xp.concatenate((ct * gate, ct * first * gate * xp.sigmoid(-second)), axis=axis),)
-
-
 LOGSUMEXP = reduction("logsumexp", logsumexp, logsumexp_vjp, "The log of the sum of exponentials.")
 SHARES: dict[str, Any] = {"result": kept, "axis": LAST_AXES}
 SOFTMAX = op(
@@ -298,14 +287,4 @@ LOG_SOFTMAX = op(
     vjp="ct - xp.softmax(x, axis=axis) * xp.sum(ct, axis=axis, keepdims=True)",
     doc="The log of softmax.",
     **SHARES,
-)
-GLU = op(
-    "glu",
-    "x",
-    axis=AXIS,
-    numpy=Composed(gated_half),
-    vjp=glu_vjp,
-    result=reshaped,
-    shape_of=halved,
-    doc="The first half along an axis times the sigmoid of the second.",
 )

@@ -107,13 +107,6 @@ BY_RESULT: Mapping[ResultRule, ShapeRule] = {
 # --- of single rows ------------------------------------------------------------------------------
 
 
-def halved(x: Shape, *, axis: int, **attrs: Any) -> Shape:
-    n = x[places(axis, len(x))[0]]
-    if n % 2:
-        raise ValueError(f"axis {axis} of length {n} has no halves")
-    return in_place_of(x, axis, n // 2)
-
-
 def summed_to(x: Shape, like: Shape) -> Shape:
     """Return the shape of `like`, or raise GradientError if x was not broadcast from it."""
     lead = len(x) - len(like)

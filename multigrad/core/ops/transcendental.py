@@ -2,44 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from .numerics import erf, erfc, wide
-from .properties import ABOVE_MINUS_ONE, ABOVE_ONE, ABOVE_ZERO, REALS, WITHIN_ONE, linear
-from .table import Cotangents, composite, function, ufunc
+from .properties import ABOVE_MINUS_ONE, ABOVE_ONE, ABOVE_ZERO, WITHIN_ONE
+from .table import function, ufunc
 
 
 def logaddexp(xp: Any, a: Any, b: Any) -> Any:
     # Equal operands have no gap, two infinities neither, whose difference is NaN.
     gap = xp.where(xp.equal(a, b), 0.0, -xp.abs(a - b))
     return xp.maximum(a, b) + xp.log1p(xp.exp(gap))
-
-
-def xlogy(xp: Any, a: Any, b: Any) -> Any:
-    # 0 log(0) is 0, but NaN propagates.
-    is_zero = xp.equal(a, 0) & ~xp.isnan(b)
-    return xp.where(is_zero, 0.0, a * xp.log(xp.where(is_zero, 1.0, b)))
-
-
-def xlogy_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    is_zero = xp.equal(a, 0)
-    # A zero cotangent stays zero where the logarithm is not defined.
-    by_a = xp.xlogy(ct, xp.where(is_zero & xp.less_equal(b, 0), 1.0, b))
-    return by_a, ct * xp.where(is_zero, 0.0, a / xp.where(is_zero, 1.0, b))
-
-
-def xlog1py(xp: Any, a: Any, b: Any) -> Any:
-    is_zero = xp.equal(a, 0) & ~xp.isnan(b)
-    return xp.where(is_zero, 0.0, a * xp.log1p(xp.where(is_zero, 0.0, b)))
-
-
-def xlog1py_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    is_zero = xp.equal(a, 0)
-    by_a = xp.xlog1py(ct, xp.where(is_zero & xp.less_equal(b, -1), 0.0, b))
-    return by_a, ct * xp.where(is_zero, 0.0, a / xp.where(is_zero, 1.0, 1.0 + b))
 
 
 EXP = ufunc(np.exp, "ct * y", "e to the power x.")
@@ -60,26 +35,6 @@ LOGADDEXP = ufunc(
     "a b",
     made_of=logaddexp,
 )
-XLOGY = composite(
-    xlogy, xlogy_vjp, "a log(b); zero where a is zero.", "a b", domain=(REALS, ABOVE_ZERO)
-)
-XLOG1PY = composite(
-    xlog1py,
-    xlog1py_vjp,
-    "a log(1 + b); zero where a is zero.",
-    "a b",
-    domain=(REALS, ABOVE_MINUS_ONE),
-)
-
-
-def deg2rad(xp: Any, x: Any) -> Any:
-    return x * (math.pi / 180)
-
-
-def rad2deg(xp: Any, x: Any) -> Any:
-    return x * (180 / math.pi)
-
-
 SIN = ufunc(np.sin, "ct * xp.cos(x)", "The sine; x in radians.")
 COS = ufunc(np.cos, "-ct * xp.sin(x)", "The cosine; x in radians.")
 TAN = ufunc(wide(np.tan), "ct * (1.0 + y * y)", "The tangent; x in radians.", domain=WITHIN_ONE)
@@ -99,9 +54,6 @@ ACOS = function(
     domain=WITHIN_ONE,
 )
 ATAN = function("atan", np.arctan, "ct / (1.0 + x * x)", "The inverse tangent, in radians.")
-DEG2RAD = ufunc(wide(np.deg2rad), None, "Degrees in radians.", degree=linear, made_of=deg2rad)
-RAD2DEG = ufunc(wide(np.rad2deg), None, "Radians in degrees.", degree=linear, made_of=rad2deg)
-
 SINH = ufunc(wide(np.sinh), "ct * xp.cosh(x)", "The hyperbolic sine.")
 COSH = ufunc(wide(np.cosh), "ct * xp.sinh(x)", "The hyperbolic cosine.")
 TANH = ufunc(wide(np.tanh), "ct * (1.0 - y * y)", "The hyperbolic tangent.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from ...core.ops import CORE_FAMILIES, reductions, shapes, transcendental
+from ...core.ops import CORE_FAMILIES, activations, reductions, shapes, transcendental
 from . import (
     collectives,
     draws,
@@ -17,11 +17,13 @@ from . import (
     orders,
     products,
     special,
+    units,
 )
 
 # By a family of the core, those that follow it.
 AFTER: dict[ModuleType, tuple[ModuleType, ...]] = {
     transcendental: (special,),
+    activations: (units,),
     reductions: (products, linalg, factors),
     shapes: (orders, indexing, ordering, indices, draws, collectives, loops),
 }

@@ -172,8 +172,8 @@ def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
 
 # The functions of `jax.numpy` that have the names of their ops.
 SAME = """
-    abs ceil copysign cos deg2rad exp expm1 floor fmax fmin fmod full_like hypot isfinite isinf
-    isnan log log10 log2 logaddexp maximum minimum nan_to_num nextafter rad2deg round sign
+    abs ceil copysign cos exp expm1 floor fmax fmin fmod full_like hypot isfinite isinf
+    isnan log log10 log2 logaddexp maximum minimum nan_to_num nextafter round sign
     signbit sin sqrt square tan tanh trunc where
 """
 SAME_IN_LAX = "rsqrt erf erfc stop_gradient"

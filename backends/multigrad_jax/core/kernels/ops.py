@@ -22,7 +22,7 @@ OWN: dict[Op, Callable[..., Any]] = {
 # Computed in float32 for 16-bit floats and rounded once.
 WIDE = (
     *(ops.ATAN2, ops.HYPOT, ops.FMOD, ops.FLOOR_DIVIDE, ops.REMAINDER, ops.EXP2, ops.LOG2),
-    *(ops.LOG10, ops.LOGADDEXP, ops.COSH, ops.SINH, ops.DEG2RAD, ops.RAD2DEG, ops.LOG_SIGMOID),
+    *(ops.LOG10, ops.LOGADDEXP, ops.COSH, ops.SINH, ops.LOG_SIGMOID),
     *(ops.GELU, ops.PROD, ops.VAR, ops.STD, ops.LOGSUMEXP, ops.SOFTMAX, ops.LOG_SOFTMAX),
 )
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}

@@ -259,18 +259,7 @@ def gelu(x: Tensor, *, approximate: bool) -> Tensor:
     return F.gelu(x, approximate="tanh" if approximate else "none")
 
 
-def squareplus(x: Tensor, *, b: float) -> Tensor:
-    # By torch's own functions: by our kernels, which also take numbers, it is a tenth slower.
-    root = torch.hypot(x, torch.full((), b**0.5, dtype=x.dtype, device=x.device))
-    return torch.where(x >= 0, 0.5 * x + 0.5 * root, 0.5 * b / (x.abs() + root))
-
-
-def threshold(x: Tensor, *, threshold: float, default: float) -> Tensor:
-    return F.threshold(x, threshold, default)
-
-
 # --- kernels of torch before 2.9 that lose digits or NaN; see docs/versions.md --------------------
-SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 BIG = 1e30  # far above where 1 + x equals x
 
 
@@ -278,16 +267,6 @@ BIG = 1e30  # far above where 1 + x equals x
 def former_elu(x: Tensor, *, alpha: float) -> Tensor:
     """Return elu by expm1: exp(x) - 1 is 0 from -6e-8 on. The slope at NaN is 1, as torch's is."""
     return torch.where(x <= 0, alpha * torch.expm1(x.clamp(max=0)), x)
-
-
-@widened
-def former_celu(x: Tensor, *, alpha: float) -> Tensor:
-    return torch.where(x <= 0, alpha * torch.expm1(x.clamp(max=0) / alpha), x)
-
-
-@widened
-def former_selu(x: Tensor) -> Tensor:
-    return SELU_SCALE * former_elu(x, alpha=SELU_ALPHA)
 
 
 def former_soft_shrink(x: Tensor, *, lambd: float) -> Tensor:
@@ -311,8 +290,6 @@ def former_floor_divide(a: Tensor, b: Tensor) -> Tensor:
 
 FORMER: dict[Op, Callable[..., Any]] = {
     ops.ELU: former_elu,
-    ops.CELU: former_celu,
-    ops.SELU: former_selu,
     ops.SOFT_SHRINK: former_soft_shrink,
     ops.LOG1P: former_log1p,
     ops.FLOOR_DIVIDE: former_floor_divide,
@@ -327,24 +304,21 @@ def named(library: Any, names: str) -> dict[Op, Callable[..., Any]]:
 
 BY_NAME = """
     abs acos acosh asin asinh atan atanh bitwise_left_shift bitwise_right_shift ceil cos cosh
-    deg2rad exp exp2 expm1 floor frac isfinite isinf isnan log log10 log1p log2 logit
-    pow rad2deg reciprocal relu round rsqrt sigmoid signbit sin sinh sqrt square tan tanh trunc
+    exp exp2 expm1 floor frac isfinite isinf isnan log log10 log1p log2 pow
+    reciprocal relu round rsqrt sigmoid signbit sin sinh sqrt square tan tanh trunc
 """
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars(), ops.CORE_OPS),
     **named(torch, BY_NAME),
     **named(torch.special, "erfc"),
-    **named(F, "celu elu mish relu6 selu silu"),
+    **named(F, "elu relu6 silu"),
     ops.MEMORY: memory,
-    ops.LERP: aligned(torch.lerp),
     ops.FMAX: aligned(torch.fmax),
     ops.FMIN: aligned(torch.fmin),
     ops.COPYSIGN: aligned(torch.copysign),
     ops.HYPOT: aligned(torch.hypot),
     ops.ATAN2: aligned(torch.atan2),
     ops.LOGADDEXP: aligned(torch.logaddexp),
-    ops.XLOGY: aligned(torch.xlogy),
-    ops.XLOG1PY: aligned(torch.special.xlog1py),
     ops.SOFT_SHRINK: F.softshrink,
     ops.HARD_SHRINK: F.hardshrink,  # 2.13 rounds lambd to 16 bits before it compares
     ops.LOG_SIGMOID: F.logsigmoid,

@@ -15,10 +15,7 @@ from . import elementwise, reductions
 OWN: dict[Op, Callable[..., Any]] = {**elementwise.OPS, **reductions.OPS}
 # Computed in float32 for 16-bit floats and rounded once, as torch's kernels either lack 16 bits or
 # round more than once (torch 2.13, CPU: log_softmax up to 0.9 eps, a product of 1001 numbers 47).
-WIDE = (
-    *(ops.CBRT, ops.SQUAREPLUS, ops.HARD_SHRINK, ops.GLU, ops.LOG_SOFTMAX, ops.LOGSUMEXP),
-    ops.PROD,
-)
+WIDE = (*(ops.CBRT, ops.HARD_SHRINK, ops.LOG_SOFTMAX, ops.LOGSUMEXP, ops.PROD),)
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
 
 OPS = composing(

@@ -83,10 +83,6 @@ def over_axes(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return apply
 
 
-def glu(x: Tensor, *, axis: int) -> Tensor:
-    return torch.nn.functional.glu(x, axis)
-
-
 def var(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
     return torch.var(x, _dims(x, axis), correction=correction, keepdim=keepdims)
 
