@@ -20,12 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from ...errors import BackendNotFound
 from .. import ops
-from ..backend.discovery import backend_of
-from ..ir.graph import MOST_ELEMENTS, ArrayValue, Location, Node, freeze, make_node
+from ..ir.graph import ArrayValue, Location, Node, make_node
 from ..ir.op import (
     BOOL,
     DTYPES,
@@ -46,6 +42,7 @@ from ..ir.op import (
 )
 from ..ir.questions import note
 from ..passes.simplify import constant
+from ..support.lazy_modules import NEEDS_ENGINE, provided
 
 Trace = Any  # of trace.py, which imports this module
 
@@ -240,47 +237,19 @@ def _integer_dtype(nodes: list[Node]) -> str | None:
     return promote([*tensors, *(str(HOLDING.get(kind, kind)) for kind in arrays - {BOOL})])
 
 
-# Ops whose low bits depend only on the low bits of the operands: they may overflow.
-MODULAR = (
-    ops.ADD,
-    ops.SUB,
-    ops.MUL,
-    ops.NEG,
-    ops.WHERE,
-    ops.BITWISE_AND,
-    ops.BITWISE_OR,
-    ops.BITWISE_XOR,
-    ops.BITWISE_INVERT,
-    ops.BITWISE_LEFT_SHIFT,
-    ops.BITWISE_RIGHT_SHIFT,
-)
-
-
 def small_result(op: Op, nodes: list[Node], library_dtype: str | None = None) -> str | None:
     """Return the small integer dtype of a result that is computed in int32; None: it has none.
 
     `library_dtype`: that in which a library computes; None: that of the operands.
     """
     small = library_dtype or _integer_dtype(nodes)
-    if small not in SMALL:
-        return None
-    if not (op.integer or op.coerce == "int"):
-        if op is ops.POW and library_dtype is None:
-            raise TypeError(f"it computes in floats, not {small}: cast to int32 first")
-        return None
-    for node in nodes if op not in MODULAR else ():
-        if node.type.kind == "scalar" and node.type.dtype == "int":
-            number = node.attr("value") if node.op is ops.CONST else None
-            if number is None or not _fits(number, small):
-                words = "a length" if number is None else number
-                raise TypeError(f"{words} beside {small}: cast to int32 first")
-    return small
+    return result_of_small(op, nodes, small, library_dtype) if small in SMALL else None
 
 
-def _fits(number: int, dtype: str) -> bool:
-    bits = int(dtype.removeprefix("u").removeprefix("int"))
-    low = 0 if dtype.startswith("u") else -(2 ** (bits - 1))
-    return low <= number < low + 2**bits
+@provided
+def result_of_small(op: Op, nodes: list[Node], small: str, library_dtype: str | None) -> str | None:
+    """Return the dtype of a result of small integers."""
+    raise TypeError(f"arithmetic on {small} {NEEDS_ENGINE}")
 
 
 # --- arithmetic on bools --------------------------------------------------------------------------
@@ -305,80 +274,12 @@ def is_exact(trace: Trace) -> bool:
 
 
 # --- constants ------------------------------------------------------------------------------------
-# Constant arrays (`torch.tensor([...])`, closure values) are copied when the rule is captured: one
-# that changes later does not change the rule. Their floats and integers are weak, as numbers are;
-# bools stay bools.
-def lift_array(trace: Trace, operand: Any) -> Node:
-    """Return the node of a constant array or tensor; without axes, of its number.
-
-    Raises:
-        TraceError: it is no array of numbers, it is too large, or it waits for a gradient.
-    """
-    array = _read(trace, operand)
-    words = f"a constant {type(operand).__name__} of shape {array.shape}"
-    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-        raise trace.error(
-            f"uses {words} and dtype {array.dtype}: rules compute in bool and float dtypes"
-        )
-    if array.size > MOST_ELEMENTS:
-        raise trace.error(
-            f"uses {words}, {array.size} elements, which is not captured: at most {MOST_ELEMENTS} "
-            f"become part of a rule{trace.words.advise()}"
-        )
-    if array.ndim == 0:
-        return constant(array.item())
-    dtype = BOOL if array.dtype.kind == "b" else T
-    node = array_node(trace.like(), freeze(array), dtype)
-    # Whether a reshape of it is a view is decided by `capture/values/memory.py`.
-    if not array.flags.c_contiguous:
-        trace.memory.scattered.add(node)
-    return node
-
-
 def array_node(like: Node, value: ArrayValue, dtype: str) -> Node:
     attrs = {"dtype": dtype, "value": value}
     return make_node(ops.ARRAY, (like,), attrs, Type("tensor", dtype, UNKNOWN))
 
 
-def _read(trace: Trace, operand: Any) -> np.ndarray[Any, Any]:
-    kind = type(operand).__name__
-    if isinstance(operand, complex):
-        raise trace.error(
-            "uses a complex number: rules compute in float dtypes. Apply the rule to the real and "
-            "the imaginary part"
-        )
-    if isinstance(operand, list | tuple):
-        array = np.asarray(operand, dtype=None if _numbers_only(operand) else object)
-        if array.dtype != object:
-            return array
-        raise trace.error(f"uses a {kind} that is no array of numbers, which is not captured")
-    if getattr(operand, "requires_grad", False) is True or getattr(operand, "trainable", False):
-        raise trace.error(
-            f"uses a {kind} that waits for a gradient, which a rule does not give. Pass a number "
-            f"as {trace.words.param}, or take the tensor's values: .detach()"
-        )
-    try:
-        backend = backend_of(operand)
-    except BackendNotFound:
-        raise trace.error(
-            f"uses a {kind}, which is not captured: "
-            f"{trace.words.ways('write it as a Python number or an array')}"
-        ) from None
-    if backend.name != "numpy":
-        trace.memory.lifted.append(operand)
-    # Without asking `is_traced`: a compiler may be tracing while a rule makes a plain constant.
-    try:
-        return np.asarray(backend.tensors.to_numpy(operand))
-    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-        raise trace.error(
-            f"uses a {kind} whose values are known at run time only. Pass it as {trace.words.param}"
-        ) from error
-
-
-def _numbers_only(items: Any) -> bool:
-    return all(
-        _numbers_only(item)
-        if isinstance(item, list | tuple)
-        else isinstance(item, bool | int | float | np.generic)
-        for item in items
-    )
+@provided
+def lift_array(trace: Trace, operand: Any) -> Node:
+    """Return the node of a constant array or tensor: plain code has none."""
+    raise trace.error(f"uses a {type(operand).__name__}, which {NEEDS_ENGINE}")

@@ -21,6 +21,7 @@ from .arrays import *
 
 if TYPE_CHECKING:
     from ....engine.trace.xp.draws import *
+    from ....engine.trace.xp.elements import *
     from ....engine.trace.xp.linalg import *
     from ....engine.trace.xp.shapes import *
     from ....engine.trace.xp.shards import *

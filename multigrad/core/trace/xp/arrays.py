@@ -1,6 +1,4 @@
-"""Functions of `xg.xp` that are more than one op: whole arrays, along an axis, elements, bits of
-integers; see `all.py`.
-"""
+"""Functions of `xg.xp` that are more than one op; see `all.py`."""
 
 from __future__ import annotations
 
@@ -15,30 +13,15 @@ from ...ir.op import BOOL, WHOLE, T
 from ...passes.simplify import constant
 from ..axes import Axis, axes_of, known_shape
 from ..coercion import is_exact
-from ..trace import Value, apply, are_bools, cast, copy_of, dtype_name, lift, native_dtype, pow
-from .ops import equal, isnan, maximum, mean, minimum, var, where
+from ..trace import Value, apply, cast, copy_of, dtype_name, lift, native_dtype, pow
+from .ops import maximum, minimum
 
 Tensor = Any
 
 __all__ = [
-    "astype", "bitwise_and", "bitwise_invert", "bitwise_or", "bitwise_xor",
-    "broadcast_to", "cast", "cast_like", "clip", "dim", "full_like",
-    "nan_to_num", "norm", "ones_like", "positive", "pow", "quantile",
-    "size", "standardize", "zeros_like",
+    "astype", "broadcast_to", "cast", "cast_like", "clip", "dim", "full_like", "norm", "ones_like",
+    "pow", "size", "zeros_like",
 ]  # fmt: skip
-
-
-def standardize(x: Tensor, axis: Axis = -1, epsilon: float = 1e-5) -> Tensor:
-    """x shifted to mean 0 and scaled to variance 1; `epsilon` is added to the variance.
-
-    Examples:
-        >>> np.round(xp.standardize(np.array([1.0, 2.0, 3.0])), 3)
-        array([-1.225,  0.   ,  1.225])
-    """
-    centered = x - mean(x, axis, keepdims=True)
-    # By the op: NumPy's sum of a bfloat16 and a number is a float32.
-    spread = apply(ops.ADD, var(x, axis, keepdims=True), epsilon)
-    return centered * apply(ops.RSQRT, spread)
 
 
 def broadcast_to(x: Tensor, like: Any) -> Tensor:
@@ -83,19 +66,6 @@ def size(x: Tensor) -> Any:
     return apply(ops.SIZE, x) if shape is None else x.trace.value(constant(math.prod(shape)))
 
 
-# --- along an axis -----------------------------------------------------------------------------
-def quantile(x: Tensor, q: float, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The q-quantile, 0 <= q <= 1, linear between neighbors.
-
-    Examples:
-        >>> float(xp.quantile(np.array([1.0, 2.0, 4.0]), 0.75))
-        3.0
-    """
-    if not (isinstance(q, int | float) and 0 <= q <= 1):
-        raise TypeError(f"quantile takes a number from 0 to 1, not {q!r}")
-    return apply(ops.QUANTILE, x, axis=axes_of(x, axis), keepdims=bool(keepdims), q=float(q))
-
-
 def norm(x: Tensor, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
     """The norm of order `ord`: 1, 2, inf or any above 0, by default over all axes; of vectors.
 
@@ -109,19 +79,6 @@ def norm(x: Tensor, axis: Axis = None, keepdims: bool = False, ord: float = 2) -
         raise TypeError(f"norm has an order above 0, as 1, 2 or inf, not {ord!r}")
     order = int(ord) if ord in (1, 2) else float(ord)
     return apply(ops.NORM, x, axis=axes_of(x, axis), keepdims=bool(keepdims), ord=order)
-
-
-# --- on elements ---------------------------------------------------------------------------------
-
-
-def positive(x: Tensor) -> Tensor:
-    """x as it is.
-
-    Examples:
-        >>> xp.positive(np.array([-1.0, 2.0]))
-        array([-1.,  2.])
-    """
-    return copy_of(x)
 
 
 def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
@@ -200,64 +157,3 @@ def ones_like(x: Tensor, dtype: Any = None) -> Tensor:
         array([1., 1.])
     """
     return full_like(x, 1.0, dtype)
-
-
-def nan_to_num(
-    x: Tensor, nan: Tensor = 0.0, posinf: Tensor | None = None, neginf: Tensor | None = None
-) -> Tensor:
-    """x with NaN and infinities replaced; None: by the largest number of the dtype.
-
-    Examples:
-        >>> xp.nan_to_num(np.array([np.nan, np.inf, 1.0]), posinf=9.0)
-        array([0., 9., 1.])
-    """
-    if not any(isinstance(value, Value) for value in (nan, posinf, neginf)):
-        replacements = {"nan": nan, "posinf": posinf, "neginf": neginf}
-        numbers = {name: None if v is None else float(v) for name, v in replacements.items()}
-        return apply(ops.NAN_TO_NUM, x, **numbers)
-    # A symbolic replacement cannot be an attribute of the op.
-    finite = apply(ops.NAN_TO_NUM, x, nan=0.0, posinf=None, neginf=None)
-    upper = finite if posinf is None else where(equal(x, math.inf), posinf, finite)
-    lower = upper if neginf is None else where(equal(x, -math.inf), neginf, upper)
-    return where(isnan(x), nan, lower)
-
-
-# --- integers ------------------------------------------------------------------------------------
-def bitwise_and(a: Tensor, b: Tensor) -> Tensor:
-    """The bits set in both; of bools, both.
-
-    Examples:
-        >>> xp.bitwise_and(np.array([6, 5]), np.array([3, 3]))
-        array([2, 1])
-    """
-    return apply(ops.AND if are_bools(a, b) else ops.BITWISE_AND, a, b)
-
-
-def bitwise_or(a: Tensor, b: Tensor) -> Tensor:
-    """The bits set in at least one; of bools, at least one.
-
-    Examples:
-        >>> xp.bitwise_or(np.array([6, 5]), np.array([3, 3]))
-        array([7, 7])
-    """
-    return apply(ops.OR if are_bools(a, b) else ops.BITWISE_OR, a, b)
-
-
-def bitwise_xor(a: Tensor, b: Tensor) -> Tensor:
-    """The bits set in exactly one; of bools, exactly one.
-
-    Examples:
-        >>> xp.bitwise_xor(np.array([6, 5]), np.array([3, 3]))
-        array([5, 6])
-    """
-    return apply(ops.XOR if are_bools(a, b) else ops.BITWISE_XOR, a, b)
-
-
-def bitwise_invert(x: Tensor) -> Tensor:
-    """The bits not set; of a bool, its negation.
-
-    Examples:
-        >>> xp.bitwise_invert(np.array([0, 5]))
-        array([-1, -6])
-    """
-    return apply(ops.NOT if are_bools(x) else ops.BITWISE_INVERT, x)

@@ -1,11 +1,11 @@
-"""The modules of `xg.xp` beside those of the core: draws, matrices, shapes, shards, signals."""
+"""The modules of `xg.xp` beside those of the core."""
 
 from __future__ import annotations
 
 from types import ModuleType
 
-from . import draws, linalg, shapes, shards, signals
+from . import draws, elements, linalg, shapes, shards, signals
 
 
 def other_modules() -> tuple[ModuleType, ...]:
-    return draws, linalg, shapes, shards, signals
+    return draws, elements, linalg, shapes, shards, signals
