@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, fields
-from typing import Any
 
 from ...errors import RuleTypeError
-from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.lazy_modules import of_engine
 
 __all__ = ["Capture"]
 
@@ -72,10 +71,7 @@ class Capture:
         return "" if self.dialect is None else check_dialect(self.dialect)
 
 
-@provided
-def check_dialect(name: Any) -> str:
-    """Return the import name of the library that an author names."""
-    raise RuleTypeError(f"dialect={name!r} {NEEDS_ENGINE}")
+check_dialect = of_engine(__name__, "check_dialect", "a dialect that is named", RuleTypeError)
 
 
 def capture_options(

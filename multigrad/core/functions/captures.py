@@ -14,16 +14,14 @@ from typing import Any
 from ...errors import DisprovedError, GradientError, TraceError
 from ..ir.graph import Location, Node
 from ..passes.facts import GIVEN, LIBRARY, Shapes
-from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.lazy_modules import NEEDS_ENGINE, of_engine, provided
 from ..support.threads import build_once
-from ..trace.active_rules import KeySource
 from ..trace.identity import items_key
 from ..trace.lookups import READ, look_up_all
 from ..trace.trace import NeedsConcrete, Trace
 from .arguments import Layout
 from .capture_errors import NotCaptured, warn_disproved
 from .facts import facts_of_symbols, gather_facts, library_of_leaves
-from .parameters import Completion
 from .plain import capture_plain, is_plain
 from .proof import has_same_bits, is_asked, is_shipped
 from .recipe import Forms, Recipe, Variant
@@ -349,9 +347,4 @@ def facts_of_indices(recipe: Recipe, variant: Variant) -> Mapping[Node, frozense
     return {}
 
 
-@provided
-def inline(
-    captures: Captures, completion: Completion, draws: KeySource, leaves: Sequence[Any], tree: Any
-) -> Any:
-    """Record a Function's ops in the capture to which its arguments belong."""
-    raise TraceError(f"{captures.recipe.subject} is called within a capture, which {NEEDS_ENGINE}")
+inline = of_engine(__name__, "inline", "a call within a capture", TraceError)

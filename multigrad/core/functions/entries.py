@@ -31,7 +31,7 @@ from ..backend.emitted import Attached
 from ..backend.values import framework_of, in_one_framework
 from ..lowering.checks import find_lacking, refuse_lacking
 from ..lowering.lower import lower_graphs
-from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.lazy_modules import NEEDS_ENGINE, of_engine, provided
 from ..support.threads import build_once, set_within
 from ..support.trees import optree
 from ..trace.active_rules import KeySource
@@ -434,15 +434,7 @@ def numbers_in_list(subject: str, name: str) -> RuleTypeError:
     )
 
 
-@provided
-def original_entry(
-    entries: Entries, rebuild: Callable[..., Any], backend: Backend | None, reason: str | TraceError
-) -> Entry:
-    """Return the entry of a framework's own custom gradient, unchanged.
-
-    `rebuild` nests the leaves into (args, kwargs).
-    """
-    raise TraceError(f"{entries.recipe.subject} is imported, which {NEEDS_ENGINE}")
+original_entry = of_engine(__name__, "original_entry", "what is imported", TraceError)
 
 
 @provided

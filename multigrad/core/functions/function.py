@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeVar
 
 from ...errors import RuleTypeError, TraceError
 from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
-from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.lazy_modules import NEEDS_ENGINE, of_engine, provided
 from ..support.params import Fused, P, R, read_fused, read_params, read_way
 from ..support.pickles import is_of_session, name_in_module, pickled
 from ..support.tracebacks import shorten
@@ -427,10 +427,7 @@ def call_with_placeholders(
     return None
 
 
-@provided
-def encode_function(function: Function, is_bare: bool = False) -> dict[str, Any]:
-    """Return a Function as plain data; see `Function.to_dict`."""
-    raise TraceError(f"a document of {function.name!r} {NEEDS_ENGINE}")
+encode_function = of_engine(__name__, "encode_function", "a document of a Function", TraceError)
 
 
 @provided

@@ -9,7 +9,7 @@ of a value add up to its cotangent.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import UnsupportedOp
@@ -28,43 +28,20 @@ from ..ir.op import FLOAT8, KEY, UNKNOWN, T, is_float
 from ..ops.properties import CONSTANT, LINEAR, ZERO, spread
 from ..passes.facts import draws
 from ..passes.simplify import substitute
-from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.lazy_modules import of_engine, provided
 from ..support.threads import SERIALS
 from ..trace.trace import Trace, Value, apply, made_in_memory
 from ..trace.xp import all as xp
 
-
 # --- calls of functions with a gradient of their own, and loops: the engine's ---------------------
-@provided
-def split_calls(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-    """Return the graph with ops instead of calls of functions that have their own gradients, and
-    the names of those whose gradients a derivative of it would need.
-    """
-    raise UnsupportedOp(f"{graph.name!r} has a loop or a call, which {NEEDS_ENGINE}")
+split_calls = of_engine(__name__, "split_calls", "a loop or a call in a graph")
 
 
 def without_calls(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     return split_calls(graph) if ops.CALL in graph.ops or graph.loops else (graph, ())
 
 
-@provided
-def pull_joined(
-    trace: Trace,
-    node: Node,
-    order: Sequence[Node],
-    *,
-    joined: dict[Node, list[Node]],
-    known: Mapping[Node, Any],
-    active: Collection[Node],
-) -> Sequence[Value | None]:
-    """Return the share of each operand of a call or scan, by the last node of its results.
-
-    Args:
-        joined: a place for the nodes that are results of the same one, by each of them.
-        known: the cotangents.
-        active: the nodes that depend on what the derivative is taken with respect to.
-    """
-    raise UnsupportedOp(f"the derivative of a loop {NEEDS_ENGINE}")
+pull_joined = of_engine(__name__, "pull_joined", "the derivative of a loop")
 
 
 @provided

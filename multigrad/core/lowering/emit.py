@@ -29,7 +29,7 @@ from ..ir.graph import ArrayValue, Graph, Location, Node, count_uses
 from ..ir.op import BOOL, UNKNOWN, WHOLE, T
 from ..ir.results import OWNING
 from ..passes.simplify import is_elementwise, rebuild, scalar_function, symbol_function
-from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.lazy_modules import of_engine, provided
 
 # Binding strength of infix symbols, weakest first; comparisons do not chain, so they get
 # parentheses.
@@ -142,10 +142,7 @@ def by_mask(node: Node) -> Node:
     return node
 
 
-@provided
-def write_loop(writer: Writer, node: Node) -> str:
-    """Return the code of a loop's result."""
-    raise UnsupportedOp(f"rule {writer.emission.rule!r} has a loop, which {NEEDS_ENGINE}")
+write_loop = of_engine(__name__, "write_loop", "a loop")
 
 
 @provided

@@ -20,7 +20,7 @@ from ..ir.results import OWNING
 from ..passes.decisions import EXACT_OPS, with_exact_decisions
 from ..passes.residuals import Keepable, ResidualCut, Roles, cut_residuals
 from ..passes.simplify import passed, rename_inputs, simplify, without_memory
-from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.lazy_modules import of_engine, provided
 from ..support.params import Fused
 from ..support.records import record
 from ..trace.trace import NeedsConcrete
@@ -227,18 +227,7 @@ def settle(pair: FunctionGraph, backend: Backend) -> FunctionGraph:
     return pair
 
 
-@provided
-def cut_otherwise(
-    pair: FunctionGraph,
-    floats: bool = False,
-    *,
-    watched: bool = True,
-    packs: bool = False,
-    loops: bool = False,
-    written: bool = False,
-) -> ResidualCut:
-    """Return the split of a pair that is not plain."""
-    raise UnsupportedOp(f"{pair.name!r} keeps more than a rule of elements, which {NEEDS_ENGINE}")
+cut_otherwise = of_engine(__name__, "cut_otherwise", "keeping more than a rule of elements does")
 
 
 # --- where lowering splits it, and what shares memory ---------------------------------------------

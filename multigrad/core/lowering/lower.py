@@ -32,12 +32,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from ...errors import UnsupportedOp
 from ..backend.contract import Backend
 from ..backend.emitted import (
     Attached,
     Body,
-    Checks,
     Code,
     Derivative,
     Emitted,
@@ -49,8 +47,7 @@ from ..backend.emitted import (
 from ..ir.graph import Graph, Location
 from ..ir.op import UNKNOWN
 from ..passes.decisions import with_exact_decisions
-from ..passes.residuals import ResidualCut
-from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.lazy_modules import of_engine, provided
 from ..support.records import record
 from ..support.threads import SERIALS, build_once
 from ..support.trees import Tensor
@@ -378,10 +375,7 @@ def check_dtypes(lowering: Lowering, code: Code, fast: Code) -> tuple[Code, Code
     return code, fast
 
 
-@provided
-def emit_tangent(lowering: Lowering, cut: ResidualCut, checks: Checks) -> Body:
-    """Emit the code of the tangents."""
-    raise UnsupportedOp(f"forward mode {NEEDS_ENGINE}")
+emit_tangent = of_engine(__name__, "emit_tangent", "forward mode")
 
 
 def _origin(lowering: Lowering, cuts: Cuts) -> Origin:

@@ -16,7 +16,7 @@ from ..backend.discovery import EVERY_READER, READERS, backend_of, in_use, load_
 from ..backend.values import in_one_framework
 from ..lowering.checks import find_lacking, refuse_lacking
 from ..lowering.forwards import ActivationName, Forward, find_forward
-from ..support.lazy_modules import NEEDS_ENGINE, late_function, provided
+from ..support.lazy_modules import late_function, of_engine
 from ..support.params import Axes, FixedParams, Fused, Over, Residuals, read_params
 from ..support.pickles import pickled
 from ..support.threads import SERIALS
@@ -349,10 +349,9 @@ class Activation:
             backend.compiler.on_read(x, self)
 
 
-@provided
-def record_activation(activation: Activation, x: Value, in_force: RuleInForce | None) -> Value:
-    """Record an activation of a symbol in the capture around it."""
-    raise TraceError(f"{activation!r} is called within a capture, which {NEEDS_ENGINE}")
+record_activation = of_engine(
+    __name__, "record_activation", "an activation within a capture", TraceError
+)
 
 
 def own_rule_of(activation: Activation) -> RuleInForce | None:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from ...errors import RuleError, RuleTypeError, RuleValueError, UnsupportedOp, suggest
+from ...errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..backend.compiler_events import ON_DEPEND
 from ..functions.capture import Capture, capture_options
-from ..support.lazy_modules import NEEDS_ENGINE, late_function, provided
+from ..support.lazy_modules import late_function, of_engine, provided
 from ..support.params import Range, agreed, read_ranges
 from ..support.tracebacks import door
 from ..trace.active_rules import THEN, ActiveRules, Moving, is_of_then
@@ -535,10 +535,9 @@ def _make_template(
     return Template(epoch, lookups, in_force, positions, is_in_order)
 
 
-@provided
-def with_choices(rule: Any, over: Any, axis_name: Any, residuals: Any, fused: Any) -> Any:
-    """Return a rule with choices of `over`, `axis_name`, `residuals` and `fused`."""
-    raise UnsupportedOp(f"a choice made beside a rule's name, as residuals=, {NEEDS_ENGINE}")
+with_choices = of_engine(
+    __name__, "with_choices", "a choice made beside a rule's name, as residuals=,"
+)
 
 
 @provided

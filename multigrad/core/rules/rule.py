@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, TypeVar
 
 from ...errors import FormatError, RuleTypeError
-from ..support.lazy_modules import NEEDS_ENGINE, late_function, provided
+from ..support.lazy_modules import late_function, of_engine
 from ..support.params import (
     FixedParams,
     Fused,
@@ -471,10 +471,7 @@ class Rule:
         return pickled(_rebuild, attributes)
 
 
-@provided
-def encode_rule(rule: Rule) -> dict[str, Any]:
-    """Return a rule as plain data."""
-    raise FormatError(f"saving rule {rule.name!r} {NEEDS_ENGINE}")
+encode_rule = of_engine(__name__, "encode_rule", "saving a rule", FormatError)
 
 
 def _rebuild(attributes: dict[str, Any]) -> Rule:

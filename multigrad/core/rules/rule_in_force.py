@@ -15,7 +15,7 @@ from typing import Any
 from ...errors import RuleTypeError, TraceError
 from ..backend.values import concrete_number
 from ..ir.graph import Graph
-from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.lazy_modules import of_engine
 from ..support.params import is_address, read_params
 from ..support.threads import SERIALS
 from ..trace.active_rules import FREE, KeySource, Moving, key_token, keyed, settle
@@ -311,10 +311,7 @@ def value_token(value: Any) -> str:
 
 
 # --- the parts of a composed rule -----------------------------------------------------------------
-@provided
-def bind_addressed(rule: Rule, params: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
-    """Return a rule with the params that name a part ("noise.sigma") bound, and the others."""
-    raise RuleTypeError(f"rule {rule.name!r}: a param of one part alone {NEEDS_ENGINE}")
+bind_addressed = of_engine(__name__, "bind_addressed", "a param of one part alone", RuleTypeError)
 
 
 def words_of(rule: Rule, with_params: bool = False) -> str:

@@ -46,7 +46,7 @@ from ..lowering.function_graph import FunctionGraph
 from ..lowering.lower import emit_rule_once
 from ..passes.facts import GIVEN, LIBRARY
 from ..passes.simplify import without_memory
-from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.lazy_modules import NEEDS_ENGINE, of_engine, provided
 from ..support.params import Range
 from ..support.threads import SERIALS, build_once
 from ..trace.lookups import is_read, now
@@ -432,10 +432,7 @@ def run_as_written(
     raise TraceError(f"{reason} runs as written, which {NEEDS_ENGINE}")
 
 
-@provided
-def over_shards(graph: Graph, shards: Any, facts: Mapping[str, Any]) -> Graph:
-    """Return the graph of a rule whose tensors are parts of an array."""
-    raise RuleError(f"rule {graph.name!r} {shards} {NEEDS_ENGINE}")
+over_shards = of_engine(__name__, "over_shards", "a rule over shards", RuleError)
 
 
 def bare_graph(graphs: FunctionGraph, has_tin: bool) -> Graph:

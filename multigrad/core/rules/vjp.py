@@ -23,7 +23,7 @@ from ..functions.parameters import BoundFunction
 from ..functions.recipe import Variant, check_apart
 from ..ir.op import BOOL, FLOATS, WHOLE, dtype_name
 from ..passes.facts import LIBRARY
-from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.lazy_modules import NEEDS_ENGINE, of_engine, provided
 from ..support.params import R
 from ..support.threads import build_once
 from ..support.tracebacks import door, shorten
@@ -33,7 +33,7 @@ from ..trace.lookups import at_present
 from ..trace.trace import Value
 from .activation import Activation
 from .activation_function import put_under
-from .signature import name_of, refuse_class
+from .signature import refuse_class
 
 Pullback = Callable[[Any], tuple[Any, ...]]
 ARRAYS = frozenset({np.ndarray})
@@ -156,16 +156,7 @@ def vjp_leaves(
     return flat, outputs_tree, lambda cotangents: pull_arguments(cotangents)[: len(leaves)]
 
 
-@provided
-def vjp_by_framework(
-    vjp: Callable[..., Any],
-    f: Callable[..., Any],
-    leaves: Sequence[Any],
-    tree: Any,
-    backend: Backend,
-) -> tuple[list[Any], Any, Callable[[list[Any]], list[Any]]]:
-    """Act as `vjp_leaves`, by this vjp of functions of flat lists of tensors."""
-    raise UnsupportedOp(f"a derivative that {backend.name} takes {NEEDS_ENGINE}")
+vjp_by_framework = of_engine(__name__, "vjp_by_framework", "a derivative that a framework takes")
 
 
 def _shape_of(x: Any) -> tuple[int, ...] | None:
@@ -346,12 +337,7 @@ def entry_of(others: frozenset[str], facts: Mapping[str, Any], run: Run) -> Entr
     return None
 
 
-@provided
-def as_derived(f: Callable[..., Any]) -> Function:
-    """Return a function as a Function with its true derivative."""
-    raise UnsupportedOp(
-        f"the derivative of {name_of(f)!r} on NumPy {NEEDS_ENGINE}; an activation has one"
-    )
+as_derived = of_engine(__name__, "as_derived", "the derivative of code on NumPy")
 
 
 @provided

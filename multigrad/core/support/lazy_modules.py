@@ -9,6 +9,7 @@ before it is needed:
     def find_updates(symbols): return ()    the answer where only the core is installed
     provide("multigrad", {"core.module": {"engine.module": "find_updates"}})
     find_updates(symbols)                   runs the engine's
+    write_loop = of_engine(__name__, "write_loop", "a loop")    of no answer, but what to install
 
 Of lazy modules only public names are listed, and a misspelled one is an error that names the right
 one. A public module may have another name than its room, an alias: `multigrad.wrappers` is
@@ -63,11 +64,26 @@ def load_engine(package: str) -> None:
 def provided(plain: Callable[P, R]) -> Callable[P, R]:
     """Return a function that runs what provides it; without that, the plain one."""
     place = f"{plain.__module__}:{plain.__name__}"
+    return functools.wraps(plain)(_provided_at(place, plain))
 
-    def load() -> Callable[P, R]:
-        return late_value(providers[place])() if place in providers else plain
 
-    return functools.wraps(plain)(loaded_once(load))
+def of_engine(
+    module: str, name: str, what: str, error: type[Exception] = UnsupportedOp
+) -> Callable[..., Any]:
+    """Return a function that a storey above provides under its name, and that is an error without.
+
+    Args:
+        what: needs it, for the message.
+    """
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        raise error(f"{what} {NEEDS_ENGINE}")
+
+    return _provided_at(f"{module}:{name}", plain)
+
+
+def _provided_at(place: str, plain: Callable[P, R]) -> Callable[P, R]:
+    return loaded_once(lambda: late_value(providers[place])() if place in providers else plain)
 
 
 def loaded_once(load: Callable[[], Callable[P, R]]) -> Callable[P, R]:

@@ -15,10 +15,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import UnsupportedOp
 from ..backend.contract import Backend, Group
 from ..backend.discovery import loaded
-from ..support.lazy_modules import NEEDS_ENGINE, provided
+from ..support.lazy_modules import of_engine, provided
 from ..support.records import record
 from ..support.threads import SERIALS, set_within
 
@@ -93,10 +92,7 @@ class KeySource:
 FREE = KeySource()
 
 
-@provided
-def draw_next(draws: KeySource, backend: Backend) -> Any:
-    """Return the key of one call."""
-    raise UnsupportedOp(f"a random draw {NEEDS_ENGINE}")
+draw_next = of_engine(__name__, "draw_next", "a random draw")
 
 
 @provided
@@ -105,10 +101,7 @@ def key_token(draws: KeySource) -> str:
     return ""
 
 
-@provided
-def keyed(key: Any) -> KeySource:
-    """Return reproducible draws for a key as users write it."""
-    raise UnsupportedOp(f"a key of random draws {NEEDS_ENGINE}")
+keyed = of_engine(__name__, "keyed", "a key of random draws")
 
 
 # --- the ranks of a program, whose rules MULTIGRAD_CHECK_RANKS compares (`engine/trace/ranks.py`) -

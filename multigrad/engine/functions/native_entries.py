@@ -33,6 +33,10 @@ def leaves_numbers_to_original(entries: Entries, leaves: Sequence[Any]) -> bool:
 def original_entry(
     entries: Entries, rebuild: Callable[..., Any], backend: Backend | None, reason: str | TraceError
 ) -> Entry:
+    """Return the entry of a framework's own custom gradient, unchanged.
+
+    `rebuild` nests the leaves into (args, kwargs).
+    """
     recipe = entries.recipe
     imported, copies = recipe.imported, recipe.options.copies
     assert imported is not None

@@ -195,8 +195,12 @@ def pull_joined(
     known: Mapping[Node, Any],
     active: Collection[Node],
 ) -> Sequence[Value | None]:
-    """Return the share of each operand of a call or scan, by the last node of its results; the
-    arguments as in the core.
+    """Return the share of each operand of a call or scan, by the last node of its results.
+
+    Args:
+        joined: a place for the nodes that are results of the same one, by each of them.
+        known: the cotangents.
+        active: the nodes that depend on what the derivative is taken with respect to.
     """
     if not joined:
         joined.update(results_of_one(order))
