@@ -16,7 +16,7 @@ provide("multigrad_torch", {
         "attach.fusing.dispatch": "begin_fusing",
         "dtensors": "run_bare_distributed run_distributed",
     },
-    "core.attach.render": {"attach.forward_mode": "render_forward_mode"},
+    "core.attach.render": {"attach.sources": "lines_of_loop render_forward_mode"},
     "core.compile.calls": {
         "compile.drawn_keys": "key_of_application",
         "compile.function_calls": "call_as_written operator_of_activation",

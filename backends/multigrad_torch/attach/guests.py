@@ -19,7 +19,7 @@ from ..core import dynamo
 from ..core.attach.host import dtype, from_numpy, on_memory, to_numpy
 from ..core.dynamo import at_import
 from ..core.state import transforms_active
-from ..core.versions import custom_op
+from ..releases import custom_op
 
 Tensor: TypeAlias = torch.Tensor
 

@@ -21,9 +21,10 @@ from multigrad.engine.capture.meanings import composites
 from multigrad.engine.random import REPLAYED
 
 from ..core.attach.attach import PreparedNumbers
-from ..core.state import KINDS, is_memory, without_modes
+from ..core.state import KINDS, without_modes
 from ..dialect.table import ALIASES
 from .as_written import NativeFunction
+from .memory import is_memory
 from .vjp import as_leaf, custom_nodes
 
 Tensor: TypeAlias = torch.Tensor

@@ -24,8 +24,9 @@ from multigrad.core.support.threads import set_within
 from multigrad.core.trace.active_rules import Noted
 
 from ..core.compile.dynamo_guards import RUNNING
-from ..core.state import DRAWN, as_it_is, is_forward_mode_enabled, may_run_again
+from ..core.state import as_it_is, is_forward_mode_enabled, may_run_again
 from ..core.versions import top_hooks
+from ..kernels.random import DRAWN
 
 Tensor: TypeAlias = torch.Tensor
 

@@ -15,8 +15,8 @@ from multigrad.core.trace.active_rules import KeySource
 from ..core.compile.arguments import new_numbers
 from ..core.compile.calls import JIT_KEY, JIT_START, KeyArgument
 from ..core.dynamo import at_import
-from ..core.versions import custom_op
 from ..kernels import random
+from ..releases import custom_op
 
 
 # --- keys -----------------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ import functools
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -38,8 +37,6 @@ class _Import:
     Attributes:
         allowed: the functions whose calls may be in graphs.
         waiting: what is called then.
-        forced: exit stacks of the `force_eager` blocks that are open before Dynamo is imported; its
-            stance is entered on them at import.
         warned: whether the warning that calls run between graphs was given.
     """
 
@@ -47,7 +44,6 @@ class _Import:
         self.dynamo: Any = None
         self.allowed: weakref.WeakSet[Any] = weakref.WeakSet()
         self.waiting: list[Callable[[], None]] = []
-        self.forced: list[ExitStack] = []
         self.warned = False
 
 
@@ -101,35 +97,10 @@ def at_import(run: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-@contextmanager
-def force_eager() -> Iterator[None]:
-    """Run compiled functions as written, as `torch.compiler.set_stance("force_eager")` does."""
-    prior = set_eval_frame(None)
-    try:
-        dynamo = _IMPORT.dynamo
-        # Also frames that a compiled function's uncompiled frame calls: hence set_eval_frame.
-        with versions.force_eager(dynamo) if dynamo else _force_eager_from_import_on():
-            yield
-    finally:
-        set_eval_frame(prior)
-
-
-@contextmanager
-def _force_eager_from_import_on() -> Iterator[None]:
-    with ExitStack() as stack:
-        with _LOCK:
-            # Another thread may have imported Dynamo since the caller looked.
-            is_waiting = _IMPORT.dynamo is None
-            if is_waiting:
-                _IMPORT.forced.append(stack)
-        if not is_waiting:
-            stack.enter_context(versions.force_eager(_IMPORT.dynamo))
-        try:
-            yield
-        finally:
-            if is_waiting:
-                with _LOCK:
-                    _IMPORT.forced.remove(stack)
+def wait_no_longer(run: Callable[[], None]) -> None:
+    with _LOCK:
+        if run in _IMPORT.waiting:
+            _IMPORT.waiting.remove(run)
 
 
 def is_around() -> bool:
@@ -200,9 +171,6 @@ def fill_tables(dynamo: ModuleType) -> None:
         dynamo.allow_in_graph(function)
     for callback in callbacks:
         callback()
-    with _LOCK:
-        for stack in _IMPORT.forced:
-            stack.enter_context(force_eager())
 
 
 class _Watcher(MetaPathFinder):

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import cache, wraps
+from functools import wraps
 from typing import Any, TypeAlias
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.autograd import Function
 from torch.overrides import _pop_mode, _push_mode
 from torch.utils._python_dispatch import _disable_current_modes
@@ -24,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from multigrad.core.backend.contract import Group
 from multigrad.core.support.lazy_modules import provided
 
-from .versions import DTENSORS, hashable_keys, top_hooks
+from .versions import DTENSORS, top_hooks
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -43,8 +41,6 @@ is_forward_mode_enabled = torch._C._is_fwd_grad_enabled
 # Fast code mixes its operands with plain tensors and writes in place; subclasses may allow neither.
 KINDS = frozenset({Tensor, torch.nn.Parameter})
 ACTING = "_multigrad_acting"  # on a module's class: what `xg.attach` put there, outermost last
-# What kernels a tensor needs, as a set of keys: each way in which it is unlike plain memory is one.
-dispatch_keys = torch._C._dispatch_keys
 # A forked child would wait forever for OpenMP threads that only its parent has, so fast code
 # compares this id with its own process's, and another process computes on one thread.
 PARENT_PROCESS = os.getpid()
@@ -65,31 +61,6 @@ def is_distributed(value: Any) -> bool:
     # Without an import: if the module is not loaded, there are no DTensors.
     tensors = sys.modules.get(DTENSORS)
     return tensors is not None and isinstance(value, tensors.DTensor)
-
-
-def is_memory(x: Tensor) -> bool:
-    """Return whether a tensor is plain strided memory: not lazily zero, negated or conjugate.
-
-    Such tensors have dispatch keys that a new tensor on the same kind of device has not.
-    """
-    keys = hashable_keys(dispatch_keys(x))
-    # Asking for the device would double the time of a call.
-    return keys in _plain_keys or keys in plain_keys_on(x.device.type)
-
-
-# The keys of plain tensors, of each kind of device asked for so far. Never emptied.
-_plain_keys: set[Any] = set()
-
-
-@cache
-def plain_keys_on(device: str) -> frozenset[Any]:
-    """Return the dispatch keys of plain tensors on a kind of device, and add them to the table."""
-    keys = set()
-    for is_inference in (False, True):
-        with torch.inference_mode(is_inference), _disable_current_modes():
-            keys.add(hashable_keys(dispatch_keys(torch.empty(0, device=device))))
-    _plain_keys.update(keys)
-    return frozenset(keys)
 
 
 class Like:
@@ -187,12 +158,6 @@ def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def without_dispatch_modes() -> AbstractContextManager[Any]:
-    """Leave all dispatch modes. Mostly there are none, and leaving takes long, so it asks first."""
-    is_any = torch._C._len_torch_dispatch_stack() or _len_torch_dispatch_stack_pre_dispatch()
-    return _disable_current_modes() if is_any else nullcontext()
-
-
 @contextmanager
 def untraced() -> Iterator[None]:
     """Leave a trace of torch.jit, which records everything that runs."""
@@ -254,15 +219,6 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
             torch.set_rng_state(state)
             torch.set_grad_enabled(is_grad_enabled)
             torch.set_default_dtype(dtype)
-
-
-class Drawn(threading.local):
-    """How many keys this thread has drawn from torch's own generator."""
-
-    number = 0
-
-
-DRAWN = Drawn()
 
 
 def scalar(number: float) -> Tensor:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from traceback import walk_stack
-from types import ModuleType
 from typing import Any
 
 import torch
 import torch.utils.checkpoint
 
-from multigrad.core.trace.trace import setting
 from multigrad.errors import MultigradError, UnsupportedOp
 
 RELEASE = tuple(map(int, re.findall(r"[0-9]+", torch.__version__)[:2]))
@@ -49,8 +45,6 @@ def refuse(feature: str, instead: str) -> UnsupportedOp:
 
 
 COMPILES = has(COMPILING)
-# Whether compiled code calls the hooks of all modules, as a module itself does.
-CALLS_HOOKS = RELEASE >= (2, 5)
 # The module of DTensors, which is private before torch 2.5.
 DTENSORS = "torch.distributed.tensor" if RELEASE >= (2, 5) else "torch.distributed._tensor"
 # Whether an exporter traces. In releases without this name Dynamo reads none of our code, so there
@@ -58,52 +52,6 @@ DTENSORS = "torch.distributed.tensor" if RELEASE >= (2, 5) else "torch.distribut
 is_exporting: Callable[[], bool] = getattr(
     torch.compiler, "is_exporting", torch.compiler.is_compiling
 )
-
-# Dispatch keys in a hashable form: bits from torch 2.5 on, before that their names.
-hashable_keys: Callable[[Any], Any] = getattr(torch._C.DispatchKeySet, "raw_repr", str)
-
-
-# torch's own loop over rows, from torch 2.6 on.
-try:
-    from torch._higher_order_ops.scan import scan as _scan
-except ImportError:
-    SCANS: tuple[Any, ...] = ()
-else:
-    SCANS = (_scan,)
-
-
-def custom_op(name: str, schema: str, tags: Iterable[Any] = ()) -> Callable[..., Any]:
-    """Do `torch.library.custom_op`, also before torch 2.5, which reads no string annotations and no
-    tags.
-
-    The function is passed, as a decorator would make torch note its line: `inspect` searches all
-    modules for that, anew for each file (24 ms of the import).
-    """
-    takes_tags = "tags" in inspect.signature(torch.library.custom_op).parameters
-    options = {"tags": tuple(tags)} if tags and takes_tags else {}
-
-    def register(function: Callable[..., Any]) -> Any:
-        return torch.library.custom_op(name, function, mutates_args=(), schema=schema, **options)
-
-    return register
-
-
-def register_vmap(operator: Any) -> Callable[..., Any]:
-    """Return an operator's method of this name, from torch 2.5 on; before, vmap refuses it."""
-    return getattr(operator, "register_vmap", lambda function: function)
-
-
-def force_eager(dynamo: ModuleType) -> AbstractContextManager[Any]:
-    """Return `torch._dynamo.set_stance("force_eager")`, from torch 2.6 on, or a substitute."""
-    return dynamo.set_stance("force_eager") if hasattr(dynamo, "set_stance") else _like_fx(dynamo)
-
-
-@contextmanager
-def _like_fx(dynamo: ModuleType) -> Iterator[None]:
-    # Compiled functions run as written where torch.fx traces.
-    tracing = setting(torch.fx._symbolic_trace, _is_fx_tracing_flag=True)
-    with dynamo.config.patch(error_on_nested_fx_trace=False), tracing:
-        yield
 
 
 class _Held(threading.local):

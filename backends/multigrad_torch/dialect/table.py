@@ -48,13 +48,12 @@ from multigrad.engine.capture.name_tables import common, named, reflected
 from multigrad.engine.capture.symbols import SymbolicShape
 from multigrad.engine.capture.values import memory, methods
 
-from ..core import dynamo
 from ..core.attach import host
-from ..core.state import untraced, without_autocast, without_dispatch_modes
-from ..core.versions import SCANS
+from ..core.state import untraced, without_autocast
 from ..importers.custom_gradients import find_custom_op
+from ..releases import SCANS, force_eager
 from . import arrays, collectives, gradients, interceptions, introspection, layers, traced
-from .types import TENSOR, TORCH, TYPES
+from .types import TENSOR, TORCH, TYPES, without_dispatch_modes
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -410,7 +409,7 @@ DIALECT = Dialect(
         refusals=introspection.REFUSALS,
     ),
     calls=Calls(
-        at_once=dynamo.force_eager,  # Dynamo cannot read symbols
+        at_once=force_eager,  # Dynamo cannot read symbols
         keeps=interceptions.is_custom_gradient,
         finds=find_other,
         other_way=traced.find_traced,

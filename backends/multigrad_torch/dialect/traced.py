@@ -26,8 +26,9 @@ from multigrad.engine.capture.meanings.places import as_tensor, index_select
 from multigrad.engine.capture.values import indexing, methods
 from multigrad.errors import TraceError
 
-from ..core.state import without_autocast, without_dispatch_modes
+from ..core.state import without_autocast
 from . import arrays, layers
+from .types import without_dispatch_modes
 
 # Modules with torch's functions in Python, and the types of those in C.
 WRITTEN = ("torch.functional", "torch.nn.functional", "torch._tensor", "torch._jit_internal")

@@ -11,11 +11,14 @@ import functools
 import inspect
 import operator
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from multigrad.core import ops
 from multigrad.core.ir.op import FLOATS, Op, T
@@ -30,12 +33,18 @@ from multigrad.engine.capture.values.oracle import (
 )
 
 from ..core.kernels.ops import OPS
-from ..core.state import without_autocast, without_dispatch_modes
+from ..core.state import without_autocast
 
 
 # --- running a call on stand-ins ------------------------------------------------------------------
 def stand_in_tensor(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> torch.Tensor:
     return torch.full(shape, number, dtype=getattr(torch, dtype))
+
+
+def without_dispatch_modes() -> AbstractContextManager[Any]:
+    """Leave all dispatch modes. Mostly there are none, and leaving takes long, so it asks first."""
+    is_any = torch._C._len_torch_dispatch_stack() or _len_torch_dispatch_stack_pre_dispatch()
+    return _disable_current_modes() if is_any else nullcontext()
 
 
 def run_untraced(calls: Sequence[StandInCall], mode: Any) -> list[Any]:

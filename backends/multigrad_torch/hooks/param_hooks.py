@@ -26,6 +26,7 @@ from multigrad.core.rules.context import CURRENT, ActiveRules, RuleInForce
 from multigrad.core.support.threads import make_lock
 from multigrad.errors import GradientError
 
+from .. import releases
 from ..core import dynamo, versions
 from ..core.state import is_distributed
 from ..dtensors import lay_out, layout_of
@@ -483,8 +484,8 @@ def hook_params() -> Iterator[None]:
         if _Active.number == 0:
             expect_compiled_modules()
             with ExitStack() as stack:
-                if not versions.CALLS_HOOKS:
-                    stack.enter_context(dynamo.force_eager())
+                if not releases.CALLS_HOOKS:
+                    stack.enter_context(releases.force_eager())
                 pre_hook = register_module_forward_pre_hook(attach_at_forward)
                 stack.callback(pre_hook.remove)
                 post_hook = register_module_forward_hook(attach_after_forward, always_call=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -25,10 +26,20 @@ from multigrad.engine.ops import draws as ops
 from multigrad.errors import GradientError, RuleError, RuleValueError
 
 from ..core.dynamo import at_import
-from ..core.state import DRAWN, is_distributed, untraced
-from ..core.versions import DTENSORS, custom_op, register_vmap
+from ..core.state import is_distributed, untraced
+from ..core.versions import DTENSORS
+from ..releases import custom_op, register_vmap
 
 Tensor: TypeAlias = torch.Tensor
+
+
+class Drawn(threading.local):
+    """How many keys this thread has drawn from torch's own generator."""
+
+    number = 0
+
+
+DRAWN = Drawn()
 
 
 def fold_in(key: Tensor, n: int) -> Tensor:

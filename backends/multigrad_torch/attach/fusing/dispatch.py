@@ -31,8 +31,8 @@ from multigrad.engine.lowering.kernel_code.passes import (
 from multigrad.engine.support.c_libraries import VARIABLE, read_setting
 
 from ...core.attach import attach
-from ...core.state import is_memory
 from ...core.versions import top_hooks
+from ..memory import is_memory
 
 if TYPE_CHECKING:
     from .fused import CompiledKernels, KernelCall

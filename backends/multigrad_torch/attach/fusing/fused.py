@@ -38,10 +38,10 @@ from ...core.state import (
     Like,
     count_modes,
     is_included,
-    is_memory,
     transforms_active,
 )
 from ...kernels.arrays import unpack
+from ..memory import is_memory
 from . import c_kernels, triton_kernels
 from .proof import agree, prepared
 

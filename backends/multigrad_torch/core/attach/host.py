@@ -77,33 +77,9 @@ def dtype(name: str) -> torch.dtype:
     return getattr(torch, name)
 
 
-def say_unwritable(tensor: torch.Tensor) -> str:
-    """Return why a tensor cannot be written to, "" if it can."""
-    if tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
-        return "it is a leaf that requires grad; call within torch.no_grad()"
-    is_dense = tensor.layout is torch.strided
-    if is_dense and 0 in tensor.stride() and torch._debug_has_internal_overlap(tensor) == 1:
-        return "several of its elements are one number in memory (expand): give its clone()"
-    return ""
-
-
 def device_type(x: torch.Tensor) -> str:
     """Return the device type of a tensor, or of the one that it represents."""
     return getattr(x, STANDS_ON, x.device.type)
-
-
-def is_strided(x: torch.Tensor) -> bool:
-    """Return whether a tensor is neither sparse nor of another special layout."""
-    return x.layout is torch.strided
-
-
-def lies_in_order(x: torch.Tensor) -> bool:
-    return is_strided(x) and x.is_contiguous()
-
-
-def address(x: torch.Tensor) -> Any:
-    # Without elements, or a storage, it shares none.
-    return x.untyped_storage().data_ptr() if is_strided(x) and x.numel() else id(x)
 
 
 def requires_grad(x: torch.Tensor) -> bool:

@@ -184,7 +184,7 @@ def as_own_tensors(emitted: Emitted) -> tuple[str, ...]:
 def _forward_lines(emitted: Emitted) -> list[str]:
     # In the eager class's forward grad mode is off, and no transform is active.
     if emitted.fast.whole is not None:
-        return _whole_lines(emitted, emitted.fast.whole)
+        return lines_of_loop(emitted, emitted.fast.whole)
     code, lines = emitted.fast, [*emitted.fast.forward.lines]
     keep_lines = _keep_lines(emitted, code, emitted.residuals.likes, copied_outputs(emitted))
     # Without a gradient, computing residuals would be wasted.
@@ -221,39 +221,10 @@ def copied_outputs(emitted: Emitted) -> set[str]:
     return {*own}.intersection(emitted.residuals.names)
 
 
-def _whole_lines(emitted: Emitted, whole: Body) -> list[str]:
-    # One loop gives outputs and residuals. It runs only where a gradient is asked for.
-    plain, words = emitted.fast.forward, iter(whole.results[len(emitted.names.outputs) :])
-    residuals = dict.fromkeys((*emitted.residuals.names, *emitted.residuals.histories))
-    names_before = (*emitted.names.inputs, *emitted.names.outputs)
-    names = {name: name if name in names_before else next(words) for name in residuals}
-    likes, late = _likes_in_eager(emitted), emitted.residuals.late
-    like_lines = [f"ctx.like_{name} = Like({names[name]})" for name in likes]
-    # Without hooks, which are rare, a tuple: a call of Python's would take longer.
-    like_lines += [
-        f"ctx.late_{x} = ({x}, {x}._version) if top_hooks(True) is None else pack_late({x})"
-        for x in late
-    ]
-    names = {name: word for name, word in names.items() if name not in (*likes, *late)}
-    names |= {name: f"{name}.clone()" for name in copied_outputs(emitted) if name in names}
-    shared = emitted.aliasing.shared
-    aliases = (*shared, *emitted.aliasing.passed)
-    output_lines = [
-        f"{name} = {result}{'.clone()' if i in aliases else ''}"
-        for i, (name, result) in enumerate(zip(emitted.names.outputs, whole.results, strict=False))
-    ]
-    plain_output_lines = [
-        f"{name} = {result}{'.clone()' if i in shared else ''}"
-        for i, (name, result) in enumerate(zip(emitted.names.outputs, plain.results, strict=True))
-    ]
-    save_lines = [f"ctx.save_for_backward({', '.join(names.values())})"] if names else []
-    gradient_lines = [*whole.lines, *output_lines, *like_lines, *save_lines]
-    return [
-        "if True in ctx.needs_input_grad:",
-        *(f"    {line}" for line in gradient_lines),
-        "else:",
-        *(f"    {line}" for line in (*plain.lines, *plain_output_lines)),
-    ]
+@provided
+def lines_of_loop(emitted: Emitted, whole: Body) -> list[str]:
+    """Return the lines of a forward whose loop gives outputs and residuals."""
+    raise UnsupportedOp(f"a loop in {emitted.origin.name} {NEEDS_ENGINE}")
 
 
 def _keep_lines(
@@ -301,7 +272,7 @@ def load_lines(
     return lines
 
 
-def _likes_in_eager(emitted: Emitted) -> tuple[str, ...]:
+def likes_in_eager(emitted: Emitted) -> tuple[str, ...]:
     late = [name for name in emitted.residuals.late if name in emitted.fast.backward.reads]
     return (*emitted.residuals.likes, *late)
 
@@ -311,7 +282,7 @@ def _eager_load_lines(emitted: Emitted, params: tuple[str, ...]) -> list[str]:
     residuals = emitted.residuals
     names = tuple([name for name in residuals.names if name not in residuals.late])
     early = replace(emitted, residuals=replace(residuals, names=names))
-    return load_lines(early, params, _likes_in_eager(emitted), residuals.histories)
+    return load_lines(early, params, likes_in_eager(emitted), residuals.histories)
 
 
 def _refuse_lines(emitted: Emitted) -> list[str]:

@@ -1,14 +1,18 @@
-"""Source text of the one class of a Function that has a jvp beside its backward."""
+"""Source text of what no rule needs: one class with a jvp beside its backward; a loop that gives
+outputs and residuals.
+"""
 
 from __future__ import annotations
 
-from multigrad.core.backend.emitted import Emitted
+from multigrad.core.backend.emitted import Body, Emitted
 
 from ..core.attach.render import (
     DRAW,
     autocast_mark,
+    copied_outputs,
     gradients_returned,
     indented,
+    likes_in_eager,
     note_lines,
     render_apply,
     render_class,
@@ -54,3 +58,40 @@ def render_forward_mode(emitted: Emitted) -> str:
         with enable_forward_mode(True):
 {indented([*(primals if saved_names else []), *load, *tangent.lines, f"return {result}"], 12)}\
 {render_apply(emitted, apply)}"""
+
+
+def lines_of_loop(emitted: Emitted, whole: Body) -> list[str]:
+    """Return the lines of a forward whose loop gives outputs and residuals, and which runs only
+    where a gradient is asked for.
+    """
+    plain, words = emitted.fast.forward, iter(whole.results[len(emitted.names.outputs) :])
+    residuals = dict.fromkeys((*emitted.residuals.names, *emitted.residuals.histories))
+    names_before = (*emitted.names.inputs, *emitted.names.outputs)
+    names = {name: name if name in names_before else next(words) for name in residuals}
+    likes, late = likes_in_eager(emitted), emitted.residuals.late
+    like_lines = [f"ctx.like_{name} = Like({names[name]})" for name in likes]
+    # Without hooks, which are rare, a tuple: a call of Python's would take longer.
+    like_lines += [
+        f"ctx.late_{x} = ({x}, {x}._version) if top_hooks(True) is None else pack_late({x})"
+        for x in late
+    ]
+    names = {name: word for name, word in names.items() if name not in (*likes, *late)}
+    names |= {name: f"{name}.clone()" for name in copied_outputs(emitted) if name in names}
+    shared = emitted.aliasing.shared
+    aliases = (*shared, *emitted.aliasing.passed)
+    output_lines = [
+        f"{name} = {result}{'.clone()' if i in aliases else ''}"
+        for i, (name, result) in enumerate(zip(emitted.names.outputs, whole.results, strict=False))
+    ]
+    plain_output_lines = [
+        f"{name} = {result}{'.clone()' if i in shared else ''}"
+        for i, (name, result) in enumerate(zip(emitted.names.outputs, plain.results, strict=True))
+    ]
+    save_lines = [f"ctx.save_for_backward({', '.join(names.values())})"] if names else []
+    gradient_lines = [*whole.lines, *output_lines, *like_lines, *save_lines]
+    return [
+        "if True in ctx.needs_input_grad:",
+        *(f"    {line}" for line in gradient_lines),
+        "else:",
+        *(f"    {line}" for line in (*plain.lines, *plain_output_lines)),
+    ]
