@@ -27,9 +27,9 @@ from .core.support.lazy_modules import module_hooks
 from .core.support.pickles import name_in_module, pickled
 from .core.support.threads import make_lock
 from .core.support.trees import Tensor
-from .core.trace.active_rules import Moving, note_moved
-from .core.trace.lookups import check_move, refuse_step
+from .core.trace.active_rules import Moving
 from .core.trace.xp import all as xp
+from .engine.trace.moving_numbers import check_move, note_moved, refuse_step
 from .errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError, suggest
 
 __all__ = ["Schedule", "cosine", "exponential", "from_dict", "linear", "of", "piecewise"]

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from multigrad.core.rules.activation import Activation
 from multigrad.core.rules.context import CURRENT, ActiveRules, in_force
-from multigrad.core.trace.active_rules import Noted
+from multigrad.engine.trace.moving_numbers import Noted
 from multigrad.errors import GradientError
 
 from .core.compile import ENTRIES, REGIONS, of_first_run, regions_around

@@ -21,7 +21,7 @@ from multigrad.core.backend.compiler_events import show_tensors
 from multigrad.core.rules.activation import Activation
 from multigrad.core.rules.context import CURRENT, ActiveRules, in_force
 from multigrad.core.support.threads import set_within
-from multigrad.core.trace.active_rules import Noted
+from multigrad.engine.trace.moving_numbers import Noted
 
 from ..core.compile.dynamo_guards import RUNNING
 from ..core.state import as_it_is, is_forward_mode_enabled, may_run_again

@@ -17,8 +17,8 @@ import torch
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.rules.context import CURRENT, ActiveRules, RuleInForce
 from multigrad.core.trace.active_rules import KeySource
-from multigrad.core.trace.lookups import all_at_present
 from multigrad.core.trace.trace import setting
+from multigrad.engine.trace.moving_numbers import all_at_present
 from multigrad.engine.trace.random_keys import key_for
 
 from ..core import versions

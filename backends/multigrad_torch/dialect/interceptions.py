@@ -15,7 +15,7 @@ from torch.nn import Module
 from torch.utils.hooks import BackwardHook
 
 from multigrad.core.support.trees import optree
-from multigrad.core.trace.lookups import Telling, look_up, note_made, was_made
+from multigrad.core.trace.lookups import Telling, look_up
 from multigrad.core.trace.trace import Value, setting
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.foreign_calls import Interception, comes_to_us
@@ -23,6 +23,7 @@ from multigrad.engine.capture.meanings.creation import stand_in_for
 from multigrad.engine.capture.values.oracle import is_capturing
 from multigrad.engine.functions.code_recipes import import_once
 from multigrad.engine.functions.object_function import MayTakeObjects
+from multigrad.engine.trace.moving_numbers import note_made, was_made
 
 from ..core.state import ACTING, transforms_active
 from ..importers.custom_gradients import import_function

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from multigrad.core.rules.context import CURRENT, EMPTY, ActiveRules
 from multigrad.core.support.threads import SERIALS, make_lock
-from multigrad.core.trace.lookups import all_at_present
+from multigrad.engine.trace.moving_numbers import all_at_present
 
 from ..compile.checkpoint_regions import note_regions
 from ..core import dynamo

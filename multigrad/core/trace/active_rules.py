@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from ..backend.contract import Backend, Group
 from ..backend.discovery import loaded
 from ..support.lazy_modules import of_engine, provided
 from ..support.records import record
-from ..support.threads import SERIALS, set_within
+from ..support.threads import SERIALS
 
 # --- rules ---------------------------------------------------------------------------------------
 
@@ -204,37 +203,10 @@ def settle(value: Any) -> Any:
 
 # --- earlier values in code that runs again in backward, as a checkpoint's region does ------------
 # A second run must compute what the first one did, whatever has changed since. So each change notes
-# the old value in the regions that still wait for their second run.
-class Noted:
-    """The values, since changed, that a region read in its first run.
-
-    Attributes:
-        numbers: of moving numbers, by serial.
-        names: the rule of each name, None for none, with the number of its registration.
-    """
-
-    __slots__ = ("__weakref__", "names", "numbers")
-
-    def __init__(self, around: Noted | None = None) -> None:
-        around = THEN.get() if around is None else around  # a first run inside a second one
-        self.numbers: dict[int, float] = {} if around is None else dict(around.numbers)
-        self.names: dict[str, tuple[Any, int | None]] = {} if around is None else dict(around.names)
-        WAITING.add(self)
-
-    def again(self) -> AbstractContextManager[Noted]:
-        """Run within as in the first run: with the values of then."""
-        return set_within(THEN, self)
-
-
+# the old value in the regions that still wait for their second run, each a `Noted` of the engine.
 # The regions whose second run may still come; they leave by being collected.
-WAITING: weakref.WeakSet[Noted] = weakref.WeakSet()
-THEN: ContextVar[Noted | None] = ContextVar("multigrad_then", default=None)
-
-
-def note_moved(moving: Moving, before: float) -> None:
-    """Note the old value of a number that is about to move, in all waiting regions."""
-    for region in tuple(WAITING):
-        region.numbers.setdefault(moving.serial, before)
+WAITING: weakref.WeakSet[Any] = weakref.WeakSet()
+THEN: ContextVar[Any] = ContextVar("multigrad_then", default=None)
 
 
 def note_renamed(name: str, rule: Any, number: int | None) -> None:

@@ -17,21 +17,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...errors import RuleValueError, TraceError
-from ..backend.compiler_events import is_tracing, tell_depend, tell_read
+from ...errors import RuleValueError
+from ..backend.compiler_events import tell_depend, tell_read
 from ..backend.contract import Backend
+from ..support.lazy_modules import provided
 from ..support.params import as_number
 from ..support.records import record
 from ..support.threads import SERIALS, set_within
 from .active_rules import (
     CURRENT,
     THEN,
-    ActiveRules,
     Moving,
     NumberRead,
     RuleInForce,
@@ -119,19 +118,6 @@ def note(meanings: Mapping[str, Any]) -> None:
             collected.meanings.setdefault(fact, meaning)
 
 
-def note_made(made: Any) -> None:
-    """Note that an object was made: its contents are no reading of the code that makes it."""
-    if (collected := READING.get()) is not None:
-        collected.made[id(made)] = weakref.ref(made)
-
-
-def was_made(item: Any) -> bool:
-    """Return whether an object was made by the code that is read now."""
-    collected = READING.get()
-    reference = None if collected is None else collected.made.get(id(item))
-    return reference is not None and reference() is item
-
-
 # --- what a fact means now ------------------------------------------------------------------------
 def note_lookup(lookup: Lookup) -> None:
     note({NAME + lookup.name: lookup.number})
@@ -192,60 +178,14 @@ def look_up_all(facts: Iterable[str]) -> Meanings:
 
 
 # --- what a moving number is now ------------------------------------------------------------------
-class NumberNow(Telling):
-    moving: Moving
-
-    @classmethod
-    def of(cls, moving: Moving) -> NumberNow:
-        fact = cls(f"moving number {moving.serial}")
-        fact.moving = moving
-        return fact
-
-    def meaning(self) -> float:
-        """Return the number; a trace in progress becomes valid for it only."""
-        hold(self.moving)
-        return number_told(self.moving)
+# Set while `xg.jit` traces, to a `JitTrace` of the engine; None outside.
+JIT_TRACE: ContextVar[Any] = ContextVar("multigrad_jit_trace", default=None)
 
 
-def hold(number: Any) -> None:
-    """Note, in a trace of `xg.jit`, what it holds as a constant: `number.value` is valid for it."""
-    jit_trace = JIT_TRACE.get()
-    if jit_trace is not None:
-        jit_trace.held.append(number)
-
-
-class JitTrace:
-    """The moving numbers in a trace of `xg.jit`.
-
-    Attributes:
-        arguments: by number, what stands for it in the trace.
-        met: other numbers that the traced code reads; they become arguments of the next trace.
-        held: those that a graph within holds as constants, so that the trace is valid for them;
-            what code reads by itself (`Reads`), too.
-    """
-
-    def __init__(self, arguments: Mapping[Moving, Any]) -> None:
-        self.arguments = arguments
-        self.met: list[Moving] = []
-        self.held: list[Any] = []
-
-    def read(self, moving: Moving) -> Any:
-        """Return the trace's argument; without one, the number, right for this call only."""
-        if moving in self.arguments:
-            return self.arguments[moving]
-        self.met.append(moving)
-        return moving.value
-
-
-# Set while `xg.jit` traces; None outside.
-JIT_TRACE: ContextVar[JitTrace | None] = ContextVar("multigrad_jit_trace", default=None)
-
-
-def jit_tracing(
-    moving: Iterable[Moving], values: Iterable[Any]
-) -> AbstractContextManager[JitTrace]:
-    """Let the trace within read these values for moving numbers."""
-    return set_within(JIT_TRACE, JitTrace(dict(zip(moving, values, strict=True))))
+@provided
+def read_noted(moving: Moving) -> Any:
+    """Return a moving number for a capture or a trace of `xg.jit`: plain code reads none."""
+    return number_told(moving)
 
 
 def read(moving: Moving, backend: Backend | None = None) -> Any:
@@ -254,11 +194,8 @@ def read(moving: Moving, backend: Backend | None = None) -> Any:
     Args:
         backend: of the tensors that the number acts on; None: all are told.
     """
-    if is_collecting():  # first: a capture outlives the trace of `xg.jit` that it is made in
-        return look_up(NumberNow.of(moving))
-    jit_trace = JIT_TRACE.get()
-    if jit_trace is not None:
-        return jit_trace.read(moving)
+    if is_noted():
+        return read_noted(moving)
     if backend is None:
         return number_told(moving)
     compiler = backend.compiler
@@ -354,40 +291,6 @@ def check_ranges(in_force: RuleInForce, values: Iterable[Any]) -> None:
     in_force.specialization.check_numbers(numbers)
 
 
-def check_move(moving: Moving, number: float) -> None:
-    """Check the next value of a moving number against the ranges of all rules that use it."""
-    for in_force in moving.all_holding():
-        # The others are not checked at their current values: they may be moved next.
-        check_ranges(in_force, [number if v is moving else v for v in in_force.values])
-
-
 def _is_same(a: Any, b: Any) -> bool:
     # 0.0 equals -0.0 but is not the same number, so zeros are never taken as unchanged.
     return a is b or (type(a) is type(b) is float and a == b != 0.0)
-
-
-def all_at_present(active: ActiveRules, backend: Backend | None = None) -> ActiveRules:
-    """Return active rules with the current values of their moving numbers, cached while equal.
-
-    Their token stays that of the `use`.
-    """
-    acts, pars = active.activations, active.params
-    if not ((acts is not None and acts.moves) or (pars is not None and pars.moves)):
-        return active
-    first = None if acts is None else at_present(acts, backend)
-    second = first
-    if pars is not acts:
-        second = None if pars is None else at_present(pars, backend)
-    latest = active.present
-    if latest is None or latest.activations is not first or latest.params is not second:
-        latest = active.present = replace(active, activations=first, params=second, present=None)
-    return latest
-
-
-def refuse_step(moving: Moving) -> None:
-    # A step in a trace or a capture would happen once, not at each call.
-    if is_tracing() or JIT_TRACE.get() is not None or is_collecting():
-        raise TraceError(
-            f"{moving.where()} is stepped while code is traced, where it would step once, for the "
-            "trace, and not at each call. Call step() outside the compiled function, after it"
-        )

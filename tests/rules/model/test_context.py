@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.core.trace.active_rules import Noted
+from multigrad.engine.trace.moving_numbers import Noted
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -27,8 +27,9 @@ from operator import is_
 from typing import Any
 
 from ....core.support.threads import SERIALS
-from ....core.trace.lookups import Telling, hold
+from ....core.trace.lookups import Telling
 from ....errors import TraceError
+from ...trace.moving_numbers import hold
 from .paths import MISSING, TAKES, Find, Path, is_same, key_of, opened, token_of
 from .read_checks import Run, write_guard
 
