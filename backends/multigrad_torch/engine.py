@@ -10,6 +10,7 @@ from multigrad.core.support.lazy_modules import provide
 from multigrad.core.trace.active_rules import CHECKED
 
 from .core.dynamo import at_import
+from .core.versions import RELEASE
 
 provide("multigrad_torch", {
     "core.attach.attach": {
@@ -38,5 +39,7 @@ def register_draws() -> None:
     import_module("multigrad_torch.kernels.random")
 
 
+if RELEASE < (2, 9):
+    import_module("multigrad_torch.kernels.former")
 if CHECKED:  # it compares ranks before each step of an optimizer
     import_module("multigrad_torch.distributed")

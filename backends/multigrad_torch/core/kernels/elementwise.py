@@ -16,7 +16,6 @@ from multigrad.core.ir.op import Op
 from multigrad.core.ops.selection import LARGEST, MOST_IN_FLOAT8
 
 from ..state import count_modes, transforms_active
-from ..versions import RELEASE
 
 Tensor: TypeAlias = torch.Tensor
 HALVES = (torch.float16, torch.bfloat16)
@@ -259,43 +258,8 @@ def gelu(x: Tensor, *, approximate: bool) -> Tensor:
     return F.gelu(x, approximate="tanh" if approximate else "none")
 
 
-# --- kernels of torch before 2.9 that lose digits or NaN; see docs/versions.md --------------------
-BIG = 1e30  # far above where 1 + x equals x
-
-
-@widened
-def former_elu(x: Tensor, *, alpha: float) -> Tensor:
-    """Return elu by expm1: exp(x) - 1 is 0 from -6e-8 on. The slope at NaN is 1, as torch's is."""
-    return torch.where(x <= 0, alpha * torch.expm1(x.clamp(max=0)), x)
-
-
-def former_soft_shrink(x: Tensor, *, lambd: float) -> Tensor:
-    """Return soft_shrink with NaN for NaN, for which torch returns 0."""
-    return torch.where(x.isnan(), x, F.softshrink(x, lambd))
-
-
-def former_log1p(x: Tensor) -> Tensor:
-    return torch.where(x > BIG, torch.log(x), torch.log1p(x))
-
-
-@aligned
-def former_floor_divide(a: Tensor, b: Tensor) -> Tensor:
-    """Return the floored quotient, infinite where a / b overflows, where torch returns NaN."""
-    if not b.is_floating_point():
-        return of_integers(torch.floor_divide, a, b)
-    quotient = torch.div(a, b, rounding_mode="floor")
-    overflows = quotient.isnan() & a.isfinite() & ~b.isnan()
-    return torch.where(overflows, torch.floor((a / b).detach()), quotient)
-
-
-FORMER: dict[Op, Callable[..., Any]] = {
-    ops.ELU: former_elu,
-    ops.SOFT_SHRINK: former_soft_shrink,
-    ops.LOG1P: former_log1p,
-    ops.FLOOR_DIVIDE: former_floor_divide,
-}
-# Fast kernels and fusing read this: they may not use torch's own kernels of these ops.
-MENDED = FORMER if RELEASE < (2, 9) else {}
+# Of torch before 2.9, `kernels/former.py`: fusing may not use torch's own kernels of these ops.
+MENDED: dict[Op, Callable[..., Any]] = {}
 
 
 def named(library: Any, names: str) -> dict[Op, Callable[..., Any]]:
@@ -322,7 +286,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.SOFT_SHRINK: F.softshrink,
     ops.HARD_SHRINK: F.hardshrink,  # 2.13 rounds lambd to 16 bits before it compares
     ops.LOG_SIGMOID: F.logsigmoid,
-    **MENDED,
 }
 
 # Kernels for a tensor and a number. In torch `1.0 - x` passes a Python wrapper, rsub does not.

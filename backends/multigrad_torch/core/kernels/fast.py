@@ -38,7 +38,7 @@ from multigrad.core.support.lazy_modules import late_function, late_value
 
 from ..state import scalar
 from . import masks
-from .elementwise import MENDED, fitting
+from .elementwise import fitting
 from .reductions import norm
 
 Tensor: TypeAlias = torch.Tensor
@@ -373,7 +373,7 @@ UNARY = """
     abs neg square sqrt rsqrt reciprocal floor ceil round trunc exp expm1 log log1p sin cos atan
     tanh sigmoid relu
 """
-NAMES = {name: op for name in UNARY.split() if (op := getattr(ops, name.upper())) not in MENDED}
+NAMES = {name: getattr(ops, name.upper()) for name in UNARY.split()}
 # By op, for each operand the kernel that writes over it; None: it may not be overwritten.
 IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
     **masks.IN_PLACE,
