@@ -20,11 +20,11 @@ from ..core.lowering.checks import shapes_agree
 from ..core.rules.registry import resolve
 from ..core.rules.rule import Rule
 from ..core.rules.rule_names import epoch
+from ..core.support.trees import Tensor
 from ..core.trace.active_rules import is_of_then
 from ..engine.functions.custom_gradient import custom_gradient
 from ..errors import GradientError
 
-Tensor = Any
 Replacement: TypeAlias = AnyFunction | BoundFunction
 
 

@@ -28,7 +28,6 @@ from multigrad.engine.trace.xp.shapes import put_at
 
 from .equations import EquationStep, Handler, Operand, Shape, Unknown, integers
 
-Tensor = Any
 Places = Any  # integers: an array that is known, or a value
 
 
@@ -384,7 +383,7 @@ def windows_of(step: EquationStep) -> tuple[Any, ...]:
     return sizes, strides, border_of(step), spacing
 
 
-def reduce_window(step: EquationStep, reduce: Callable[..., Tensor]) -> Operand:
+def reduce_window(step: EquationStep, reduce: Callable[..., Value]) -> Operand:
     return step.result(reduce(step.whole(), *windows_of(step)))
 
 
@@ -397,11 +396,11 @@ def select_and_scatter_add(step: EquationStep) -> Operand:
     return step.result(accumulate_all(step.scope.trace, seeds, [x.node])[0])
 
 
-def smallest(x: Tensor, *windows: Any) -> Tensor:
+def smallest(x: Value, *windows: Any) -> Value:
     return xp.negative(layers.max_pool(xp.negative(x), *windows))
 
 
-def summed(x: Tensor, sizes: Any, strides: Any, border: Any, spacing: Any) -> Tensor:
+def summed(x: Value, sizes: Any, strides: Any, border: Any, spacing: Any) -> Value:
     parts = xp.windows(layers.bordered(x, border), sizes, strides, spacing)
     return xp.sum(parts, tuple(range(-len(sizes), 0)))
 

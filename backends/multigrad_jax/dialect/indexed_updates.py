@@ -28,7 +28,6 @@ from multigrad.engine.capture.values.tracer import V
 
 from . import families
 
-Tensor = Any
 Handler = Callable[..., Any]
 
 
@@ -61,22 +60,22 @@ class IndexedUpdate:
         self.value = value
         self.index = index
 
-    def get(self, *, fill_value: Any = None, **options: Any) -> Tensor:
+    def get(self, *, fill_value: Any = None, **options: Any) -> Value:
         outside = READ[_read_mode(options)]
         fill = families.filling(self.value, fill_value) if outside == "inside" else None
         return indexing.picked(self.value, self.index, outside, fill)
 
-    def set(self, values: Any, **options: Any) -> Tensor:
+    def set(self, values: Any, **options: Any) -> Value:
         outside = WRITTEN[_read_mode(options)]
         if outside == "promised":
             raise TypeError("x.at[...].set in the mode 'promise_in_bounds'; leave the mode out")
         x = self._copy()
         return cast_as(x, indexing.assigned(x, self.index, values, outside))
 
-    def apply(self, ufunc: Handler, **options: Any) -> Tensor:
+    def apply(self, ufunc: Handler, **options: Any) -> Value:
         return self._update(ufunc, [], options)
 
-    def _put(self, compute: Handler, values: Any, **options: Any) -> Tensor:
+    def _put(self, compute: Handler, values: Any, **options: Any) -> Value:
         return self._update(compute, [values], options)
 
     add = partialmethod(_put, xp.add)
@@ -87,11 +86,11 @@ class IndexedUpdate:
     min = partialmethod(_put, xp.minimum)
     max = partialmethod(_put, xp.maximum)
 
-    def _update(self, compute: Handler, values: Sequence[Any], options: dict[str, Any]) -> Tensor:
+    def _update(self, compute: Handler, values: Sequence[Any], options: dict[str, Any]) -> Value:
         outside = WRITTEN[_read_mode(options)]
         return cast_as(self.value, self._computed(compute, values, outside))
 
-    def _computed(self, compute: Handler, values: Sequence[Any], outside: str | None) -> Tensor:
+    def _computed(self, compute: Handler, values: Sequence[Any], outside: str | None) -> Value:
         # `compute(x[index], *values)` at the index, x elsewhere.
         index = symbolic_if_outside(self.value, self.index)
         if holds_places(index):
@@ -117,7 +116,7 @@ class IndexedUpdate:
 
     def _added_at_places(
         self, index: Any, compute: Handler, values: Sequence[Any], outside: str | None
-    ) -> Tensor:
+    ) -> Value:
         # Places may repeat, and a scatter only adds up.
         sign = {xp.add: 1, xp.subtract: -1}.get(compute)
         if sign is None or len(values) != 1:

@@ -24,7 +24,6 @@ from .arrays import counting_along
 from .equations import WEAK, EquationStep, Handler, Operand, Shape, Unknown, integers
 from .families import ALIASES, reduce_and, reduce_or
 
-Tensor = Any
 REDUCED = (ops.SUM, ops.MEAN, ops.MAX, ops.MIN, ops.PROD, ops.ANY, ops.ALL)
 
 
@@ -185,7 +184,7 @@ def integer_pow(step: EquationStep) -> Operand:
     return Operand(xp.pow(x.value, int(step.params["y"])), x.shape)
 
 
-def rounded(x: Tensor, method: Any) -> Tensor:
+def rounded(x: Value, method: Any) -> Value:
     if method == jax.lax.RoundingMethod.TO_NEAREST_EVEN:
         return xp.round(x)
     truncated = xp.trunc(x)
@@ -215,7 +214,7 @@ def dim_as_value(step: EquationStep) -> Operand:
     return Operand(length, ()) if isinstance(length, Value) else step.scope.lift(length)
 
 
-def less_in_order(a: Tensor, b: Tensor) -> Tensor:
+def less_in_order(a: Value, b: Value) -> Value:
     """Return a < b in a total order: -0 before 0, NaN by its sign before or after all numbers."""
     less = xp.less(a, b)
     if all(x.node.type.dtype in ("int", *INTEGERS) for x in (a, b)):
@@ -231,15 +230,15 @@ def less_in_order(a: Tensor, b: Tensor) -> Tensor:
     return xp.logical_or(by_side, by_value)
 
 
-def equal_in_order(a: Tensor, b: Tensor) -> Tensor:
+def equal_in_order(a: Value, b: Value) -> Value:
     return xp.logical_not(xp.logical_or(less_in_order(a, b), less_in_order(b, a)))
 
 
-def at_most_in_order(a: Tensor, b: Tensor) -> Tensor:
+def at_most_in_order(a: Value, b: Value) -> Value:
     return xp.logical_not(less_in_order(b, a))
 
 
-def select_n(which: Tensor, *cases: Tensor) -> Tensor:
+def select_n(which: Value, *cases: Value) -> Value:
     are_scalars = all(case.node.type.kind == "scalar" for case in cases)
     if are_scalars and which.node.type.kind == "tensor":  # the kind of number decides the dtype
         cases = (xp.full_like(which, cases[0], WEAK[cases[0].node.type.dtype]), *cases[1:])

@@ -19,7 +19,7 @@ from jax import lax
 
 from multigrad.core import xp as xp_dialect
 from multigrad.core.ir.op import FLOATS, T
-from multigrad.core.trace.trace import NeedsConcrete
+from multigrad.core.trace.trace import NeedsConcrete, Value
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.dialect import (
     Calls,
@@ -53,7 +53,6 @@ from .indexed_updates import At
 from .traced import import_function, own_trace
 from .types import TYPES
 
-Tensor = Any
 Handler = Callable[..., Any]
 Axes = tuple[str, ...]  # names of mapped axes
 
@@ -115,7 +114,7 @@ def names_of(axis_name: Any, axis_index_groups: Any) -> Axes:
     return tuple(names)
 
 
-def over_each(exchange: Callable[..., Tensor]) -> Callable[..., Any]:
+def over_each(exchange: Callable[..., Value]) -> Callable[..., Any]:
     """Return an exchange of each array of a tree, given the exchange of one array."""
 
     @functools.wraps(exchange)
@@ -137,34 +136,34 @@ psum, pmax = over_each(xp.all_sum), over_each(xp.all_max)
 
 
 @over_each
-def pmin(x: Tensor, names: Axes) -> Tensor:
+def pmin(x: Value, names: Axes) -> Value:
     return -xp.all_max(-x, names)
 
 
 @over_each
-def pmean(x: Tensor, names: Axes) -> Tensor:
+def pmean(x: Value, names: Axes) -> Value:
     # one number is exchanged to count the shards
     return xp.all_sum(x, names) / xp.all_sum(xp.ones_like(xp.sum(x)), names, of=x)
 
 
 @over_each
-def all_gather(x: Tensor, names: Axes, *, axis: int = 0, tiled: bool = False) -> Tensor:
+def all_gather(x: Value, names: Axes, *, axis: int = 0, tiled: bool = False) -> Value:
     # Without tiling a new axis counts the shards.
     return xp.all_gather(x if tiled else xp.expand_dims(x, axis), names, axis)
 
 
 @over_each
 def psum_scatter(
-    x: Tensor, names: Axes, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Tensor:
+    x: Value, names: Axes, *, scatter_dimension: int = 0, tiled: bool = False
+) -> Value:
     part = xp.reduce_scatter(x, names, scatter_dimension)
     return part if tiled else xp.squeeze(part, scatter_dimension)
 
 
 @over_each
 def all_to_all(
-    x: Tensor, names: Axes, split_axis: int, concat_axis: int, *, tiled: bool = False
-) -> Tensor:
+    x: Value, names: Axes, split_axis: int, concat_axis: int, *, tiled: bool = False
+) -> Value:
     if tiled:
         return xp.all_to_all(x, names, split_axis, concat_axis)
     return xp.all_to_all(xp.moveaxis(x, split_axis, concat_axis), names, concat_axis, concat_axis)

@@ -45,8 +45,6 @@ from .equations import EquationStep, Handler, ImportScope, Operand, TrialDtype, 
 from .linalg import LINALG, ONLY_OWN, OWN
 from .primitives import ELEMENTS, SHAPES, elementwise
 
-Tensor = Any
-
 PRIMITIVES = {**ELEMENTS, **SHAPES, **ARRAYS, **LINALG}
 # jax's own elementwise functions that read bits or have a custom derivative.
 AS_OPS = (

@@ -25,7 +25,6 @@ from multigrad.engine.capture.name_tables import Library
 from multigrad.engine.capture.symbols import SymbolicDType, SymbolicShape, is_of_16_bits, own_dtype
 from multigrad.engine.trace.xp.shapes import is_inside
 
-Tensor = Any
 Handler = Callable[..., Any]
 
 
@@ -65,7 +64,7 @@ def static(value: Any) -> Any:
 TENSORFLOW = Library(tf, values={**dict.fromkeys(STATIC.split(), static), "keepdims": bool})
 
 
-def squeeze(input: Tensor, axis: Any) -> Tensor:
+def squeeze(input: Value, axis: Any) -> Value:
     return xp.squeeze(input, None if axis == [] else axis)
 
 
@@ -79,7 +78,7 @@ def stack(values: Sequence[Any], axis: int) -> Any:
     return xp.stack(values, axis)
 
 
-def slice_of(input_: Tensor, begin: Any, size: Any) -> Tensor:
+def slice_of(input_: Value, begin: Any, size: Any) -> Value:
     starts, lengths = static(begin), static(size)
     return xp.getitem(
         input_,
@@ -90,21 +89,21 @@ def slice_of(input_: Tensor, begin: Any, size: Any) -> Tensor:
     )
 
 
-def band_part(input: Tensor, num_lower: Any, num_upper: Any) -> Tensor:
+def band_part(input: Value, num_lower: Any, num_upper: Any) -> Value:
     """Return a band around the diagonal; a negative width keeps that side whole."""
     lower, upper = index(num_lower), index(num_upper)
     band = input if lower < 0 else xp.triu(input, -lower)
     return band if upper < 0 else xp.tril(band, upper)
 
 
-def bias_add(value: Tensor, bias: Any, data_format: Any) -> Tensor:
+def bias_add(value: Value, bias: Any, data_format: Any) -> Value:
     if str(data_format).startswith("NC") and data_format != "N...C":
         raise TypeError(f"bias_add in data format {data_format!r}; add a bias of the right shape")
     return value + bias
 
 
 # --- made from a shape -------------------------------------------------------------------------
-def made(make: Handler, function: Handler, shape: Any, dtype: Any) -> Tensor:
+def made(make: Handler, function: Handler, shape: Any, dtype: Any) -> Value:
     """Return a tensor like the one whose shape is given, or TensorFlow's own for known lengths."""
     if isinstance(shape, SymbolicShape):
         return make(shape.value, dtype)
@@ -121,7 +120,7 @@ def known_dtype(dtype: Any) -> Any:
     return dtype
 
 
-def fill(dims: Any, value: Any) -> Tensor:
+def fill(dims: Any, value: Any) -> Value:
     if isinstance(dims, SymbolicShape):
         return xp.full_like(dims.value, value)
     lengths = lengths_of(dims)
@@ -149,40 +148,40 @@ def linspace(start: Any, stop: Any, num: Any, axis: int) -> Any:
     return tf.linspace(start, stop, creation.length(num), axis=axis)
 
 
-def uniform(shape: Any, minval: Any, maxval: Any, dtype: Any, seed: Any) -> Tensor:
+def uniform(shape: Any, minval: Any, maxval: Any, dtype: Any, seed: Any) -> Value:
     if not isinstance(dtype, SymbolicDType) and tf.as_dtype(dtype).is_integer:
         raise TypeError("a uniform draw of integers; floor a draw of floats")
     return creation.uniform(shape, minval, 1 if maxval is None else maxval, seed=seed)
 
 
 # --- reductions -----------------------------------------------------------------------------------
-def reduce_prod(input_tensor: Any, axis: Any, keepdims: bool) -> Tensor:
+def reduce_prod(input_tensor: Any, axis: Any, keepdims: bool) -> Value:
     if isinstance(input_tensor, SymbolicShape):
         # the product of a shape is the number of elements
         return input_tensor.numel()
     return xp.prod(input_tensor, axis, keepdims)
 
 
-def count_nonzero(input: Tensor, axis: Any, keepdims: Any, dtype: Any) -> Tensor:
+def count_nonzero(input: Value, axis: Any, keepdims: Any, dtype: Any) -> Value:
     return cast(places.count_nonzero(input, axis, keepdims), dtype)
 
 
-def moments(x: Tensor, axes: Any, keepdims: bool) -> tuple[Tensor, Tensor]:
+def moments(x: Value, axes: Any, keepdims: bool) -> tuple[Value, Value]:
     return xp.mean(x, axes, keepdims), xp.var(x, axes, 0, keepdims)
 
 
-def l2_loss(t: Tensor) -> Tensor:
+def l2_loss(t: Value) -> Value:
     return xp.sum(xp.square(t)) / 2
 
 
-def norm(tensor: Tensor, ord: Any, axis: Any, keepdims: Any) -> Tensor:
+def norm(tensor: Value, ord: Any, axis: Any, keepdims: Any) -> Value:
     # a norm of matrices is left to TensorFlow's own trace
     if isinstance(axis, tuple | list) and len(axis) == 2:
         raise TypeError(f"norm of order {ord!r} over two axes, a matrix norm")
     return xp.norm(tensor, axis, keepdims, 2 if ord == "euclidean" else float(ord))
 
 
-def clip_by_norm(t: Tensor, clip_norm: Any, axes: Any) -> Tensor:
+def clip_by_norm(t: Value, clip_norm: Any, axes: Any) -> Value:
     """Return t, scaled to the limit if its norm is larger; a negative limit counts as 0."""
     clip_norm = xp.maximum(clip_norm, 0.0)
     total = xp.sum(xp.square(t), axes, keepdims=True)
@@ -191,15 +190,15 @@ def clip_by_norm(t: Tensor, clip_norm: Any, axes: Any) -> Tensor:
     return t * clip_norm / xp.maximum(length, clip_norm)
 
 
-def softmax(logits: Tensor, axis: Any) -> Tensor:
+def softmax(logits: Value, axis: Any) -> Value:
     return xp.softmax(logits, -1 if axis is None else axis)
 
 
-def log_softmax(logits: Tensor, axis: Any) -> Tensor:
+def log_softmax(logits: Value, axis: Any) -> Value:
     return xp.log_softmax(logits, -1 if axis is None else axis)
 
 
-def softmax_cross_entropy(labels: Any, logits: Any, axis: int) -> Tensor:
+def softmax_cross_entropy(labels: Any, logits: Any, axis: int) -> Value:
     dtype = own_dtype(logits)
     # TensorFlow computes 16-bit logits in float32, and casts the labels too
     logits = cast(logits, "float32") if is_of_16_bits(logits) else logits
@@ -208,18 +207,18 @@ def softmax_cross_entropy(labels: Any, logits: Any, axis: int) -> Tensor:
     return cast(loss, dtype) if dtype else loss
 
 
-def cumsum(x: Tensor, axis: Any, exclusive: bool, reverse: bool) -> Tensor:
+def cumsum(x: Value, axis: Any, exclusive: bool, reverse: bool) -> Value:
     axis = index(axis)
     return xp.cumsum(moved(x, axis, reverse, 0.0) if exclusive else x, axis, reverse)
 
 
-def cumulative_logsumexp(x: Tensor, axis: Any, exclusive: bool, reverse: bool) -> Tensor:
+def cumulative_logsumexp(x: Value, axis: Any, exclusive: bool, reverse: bool) -> Value:
     axis = index(axis)
     start = moved(x, axis, reverse, -math.inf) if exclusive else x
     return xp.logcumsumexp(start, axis, reverse)
 
 
-def cumprod(x: Tensor, axis: Any, exclusive: bool, reverse: bool) -> Tensor:
+def cumprod(x: Value, axis: Any, exclusive: bool, reverse: bool) -> Value:
     axis = index(axis)
     start = moved(x, axis, reverse, 1.0) if exclusive else x
     if not reverse:
@@ -227,7 +226,7 @@ def cumprod(x: Tensor, axis: Any, exclusive: bool, reverse: bool) -> Tensor:
     return xp.flip(xp.cumprod(xp.flip(start, axis), axis), axis)
 
 
-def moved(x: Tensor, axis: int, reverse: bool, fill: float) -> Tensor:
+def moved(x: Value, axis: int, reverse: bool, fill: float) -> Value:
     """Return x shifted one place along an axis, away from the start of the cumulation."""
     rows = xp.swapaxes(x, axis, -1)
     wider = xp.pad(rows, ((0, 1) if reverse else (1, 0),), fill)
@@ -235,7 +234,7 @@ def moved(x: Tensor, axis: int, reverse: bool, fill: float) -> Tensor:
     return xp.swapaxes(result, axis, -1)
 
 
-def sort(values: Tensor, axis: Any, direction: str) -> Tensor:
+def sort(values: Value, axis: Any, direction: str) -> Value:
     return xp.sort(values, index(axis), direction == "DESCENDING")
 
 
@@ -247,7 +246,7 @@ def matmul(
     adjoint_a: bool,
     adjoint_b: bool,
     output_type: Any,
-) -> Tensor:
+) -> Value:
     left = flipped(a) if transpose_a or adjoint_a else a
     right = flipped(b) if transpose_b or adjoint_b else b
     product = xp.matmul(left, right)
@@ -261,19 +260,19 @@ def flipped(x: Any) -> Any:
 # --- integer places -------------------------------------------------------------------------------
 
 
-def argmax(input: Tensor, axis: Any, output_type: Any) -> Tensor:
+def argmax(input: Value, axis: Any, output_type: Any) -> Value:
     return cast(places.argmax(input, index(axis or 0)), output_type)
 
 
-def argmin(input: Tensor, axis: Any, output_type: Any) -> Tensor:
+def argmin(input: Value, axis: Any, output_type: Any) -> Value:
     return cast(places.argmin(input, index(axis or 0)), output_type)
 
 
-def argsort(values: Tensor, axis: Any, direction: str) -> Tensor:
+def argsort(values: Value, axis: Any, direction: str) -> Value:
     return places.argsort(values, index(axis), direction == "DESCENDING")
 
 
-def gather(params: Any, indices: Any, axis: Any, batch_dims: Any) -> Tensor:
+def gather(params: Any, indices: Any, axis: Any, batch_dims: Any) -> Value:
     batch = index(batch_dims)
     place = batch if axis is None else index(axis)
     if batch == 0:
@@ -294,42 +293,42 @@ def gather(params: Any, indices: Any, axis: Any, batch_dims: Any) -> Tensor:
     return xp.squeeze(elements, batch) if is_single else elements
 
 
-def gather_nd(params: Tensor, indices: Any, bad_indices_policy: str) -> Tensor:
+def gather_nd(params: Value, indices: Any, bad_indices_policy: str) -> Value:
     params = places.as_tensor(params, indices)
     outside = "inside" if bad_indices_policy == "IGNORE" else "refused"
     return parts.taken(params, places.columns(params, indices), outside, from_end=False)
 
 
 def one_hot(
-    indices: Tensor, depth: Any, on_value: Any, off_value: Any, axis: Any, dtype: Any
-) -> Tensor:
+    indices: Value, depth: Any, on_value: Any, off_value: Any, axis: Any, dtype: Any
+) -> Value:
     hot = xp.one_hot(indices, index(depth), -1 if axis is None else index(axis))
     if on_value is None and off_value is None:
         return cast(hot, T if dtype is None else dtype)
     return xp.where(hot, 1 if on_value is None else on_value, 0 if off_value is None else off_value)
 
 
-def scatter_nd(indices: Any, updates: Tensor, shape: Any) -> Tensor:
+def scatter_nd(indices: Any, updates: Value, shape: Any) -> Value:
     lengths = tuple(map(index, shape))
     updates = places.as_tensor(updates, indices)
     base = xp.broadcast_to(xp.sum(xp.zeros_like(updates)), lengths)
     return scatter_nd_add(base, indices, updates)
 
 
-def scatter_nd_add(tensor: Tensor, indices: Any, updates: Any) -> Tensor:
+def scatter_nd_add(tensor: Value, indices: Any, updates: Any) -> Value:
     return written(parts.added, tensor, indices, updates)
 
 
-def scatter_nd_update(tensor: Tensor, indices: Any, updates: Any) -> Tensor:
+def scatter_nd_update(tensor: Value, indices: Any, updates: Any) -> Value:
     return written(parts.put, tensor, indices, updates)
 
 
-def written(write: Handler, tensor: Tensor, indices: Any, updates: Any) -> Tensor:
+def written(write: Handler, tensor: Value, indices: Any, updates: Any) -> Value:
     x = places.as_tensor(tensor, updates if isinstance(updates, Value) else indices)
     return write(x, places.columns(x, indices), updates, "refused", from_end=False)
 
 
-def sparse_cross_entropy(labels: Any, logits: Tensor) -> Tensor:
+def sparse_cross_entropy(labels: Any, logits: Value) -> Value:
     logs = xp.log_softmax(places.as_tensor(logits, labels), -1)
     positions = places.as_places(logs, labels)
     # TensorFlow raises for a label outside; a graph that cannot raise gives NaN

@@ -45,7 +45,6 @@ from . import arrays, elementwise, gradients, linalg, operations, traced
 from .arrays import TENSORFLOW
 from .traced import is_symbolic
 
-Tensor = Any
 Handler = Callable[..., Any]
 
 
@@ -181,7 +180,7 @@ class ReplicaContext:
         kind = reduce_op.upper() if isinstance(reduce_op, str) else reduce_op.value
         is_sum = tf.distribute.ReduceOp(kind) is SUM
 
-        def reduce(x: Tensor) -> Tensor:
+        def reduce(x: Value) -> Value:
             self._refuse_constant("all_reduce", x)
             total = xp.all_sum(x)
             return total if is_sum else total / xp.all_sum(xp.ones_like(xp.sum(x)), of=x)
@@ -192,7 +191,7 @@ class ReplicaContext:
         """Return the values of all replicas joined along an axis, in the structure of `value`."""
         self._refuse_options("all_gather", options)
 
-        def gather(x: Tensor) -> Tensor:
+        def gather(x: Value) -> Value:
             self._refuse_constant("all_gather", x)
             return xp.all_gather(x, axis=axis)
 
@@ -233,7 +232,7 @@ def fixed(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, SymbolicShape) else value
 
 
-def set_shape(x: Tensor, shape: Any) -> None:
+def set_shape(x: Value, shape: Any) -> None:
     """Do nothing: a rule works for every shape."""
 
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 from multigrad.core import ops
 from multigrad.core.backend.rows import rows_of
 from multigrad.core.ir.op import Op
+from multigrad.core.support.trees import Tensor
 from multigrad.engine.ops.linalg import PADE_REACHES
 from multigrad.engine.ops.products import as_matrix
 
@@ -27,7 +28,6 @@ from ..core.kernels.reductions import sum_to
 from . import shapes
 from .shapes import length_of
 
-Tensor = Any
 Ints = tuple[int, ...]
 
 

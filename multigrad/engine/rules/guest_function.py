@@ -14,12 +14,11 @@ import numpy as np
 from ...core.backend.contract import Backend
 from ...core.functions.arguments import replace_at
 from ...core.ir.op import FLOATS, dtype_name
-from ...core.support.trees import optree
+from ...core.support.trees import Tensor, optree
 from ...errors import GradientError, MultigradError, UnsupportedOp
 from ..backend.guest import Guest, Kind, Pull, Shape, SharedBuffer, make_zeros
 from ..trace.random_keys import read_key
 
-Tensor = Any
 WIDE = ("float64", "int64", "uint64")
 MOST_TRIES = 64  # each runs the code
 # Stand for a length that is not known yet: what depends on it differs. Both can be halved, or cut

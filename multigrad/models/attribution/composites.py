@@ -18,11 +18,11 @@ from ...core.rules.registry import get
 from ...core.rules.rule import Rule
 from ...core.support.lazy_modules import module_hooks
 from ...core.support.pickles import pickled
+from ...core.support.trees import Tensor
 from ...errors import RuleTypeError, RuleValueError, suggest
 from . import relevance as rules
 from .kinds import KINDS, LayerKind, LayerRule
 
-Tensor = Any
 AnyRule: TypeAlias = str | Rule | LayerRule
 Rules: TypeAlias = Mapping[str, AnyRule | None]
 ZeroParams = rules.ZeroParams

@@ -14,59 +14,59 @@ from types import ModuleType
 from typing import Any
 
 from ....core.support.lazy_modules import imported_module
+from ....core.trace.trace import Value
 from ....core.trace.xp import all as xp
 from ..foreign_calls import record_call
 from ..meanings import composites, matrices, parts
 from ..name_tables import Handler, Library, ops_by_name
 
-Tensor = Any
 MODULE = "scipy.linalg"
 
 
-def cholesky(a: Tensor, lower: bool = False) -> Tensor:
+def cholesky(a: Value, lower: bool = False) -> Value:
     return matrices.cholesky(a, not lower)
 
 
-def cho_factor(a: Tensor, lower: bool = False) -> tuple[Tensor, bool]:
+def cho_factor(a: Value, lower: bool = False) -> tuple[Value, bool]:
     return matrices.cholesky(a, not lower), lower
 
 
-def cho_solve(c_and_lower: tuple[Tensor, bool], b: Tensor) -> Tensor:
+def cho_solve(c_and_lower: tuple[Value, bool], b: Value) -> Value:
     factor, lower = c_and_lower
     return matrices.cholesky_solve(b, factor, not lower)
 
 
 def solve_triangular(
-    a: Tensor, b: Tensor, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False
-) -> Tensor:
+    a: Value, b: Value, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False
+) -> Value:
     return xp.solve_triangular(
         a, b, lower=lower, transposed=matrices.is_transposed(trans), unit_diagonal=unit_diagonal
     )
 
 
-def inv(a: Tensor, assume_a: Any = None, lower: bool = False) -> Tensor:
+def inv(a: Value, assume_a: Any = None, lower: bool = False) -> Value:
     if assume_a not in (None, "gen", "general"):
         raise TypeError(f"inv takes no assume_a but 'gen', got {assume_a!r}")
     return xp.inv(a)
 
 
-def lu_solve(lu_and_piv: tuple[Tensor, Tensor], b: Tensor, trans: int = 0) -> Tensor:
+def lu_solve(lu_and_piv: tuple[Value, Value], b: Value, trans: int = 0) -> Value:
     packed, pivots = lu_and_piv
     return matrices.lu_solve_of(packed, pivots, b, matrices.is_transposed(trans))
 
 
-def lu(a: Tensor, permute_l: bool = False, p_indices: bool = False) -> Any:
+def lu(a: Value, permute_l: bool = False, p_indices: bool = False) -> Any:
     if p_indices and not permute_l:
         raise TypeError("lu takes p_indices only with permute_l")
     p, lower, upper = matrices.lu(a)
     return (xp.matmul(p, lower), upper) if permute_l else (p, lower, upper)
 
 
-def svd(a: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
+def svd(a: Value, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     return matrices.svd(a, full_matrices) if compute_uv else matrices.svdvals(a)
 
 
-def eigh(a: Tensor, lower: bool, eigvals_only: bool = False) -> Any:
+def eigh(a: Value, lower: bool, eigvals_only: bool = False) -> Any:
     values, vectors = matrices.eigh(a, not lower)
     return values if eigvals_only else (values, vectors)
 
@@ -74,7 +74,7 @@ def eigh(a: Tensor, lower: bool, eigvals_only: bool = False) -> Any:
 eigvalsh = functools.partial(eigh, eigvals_only=True)
 
 
-def qr(a: Tensor, mode: str) -> Any:
+def qr(a: Value, mode: str) -> Any:
     # In the mode "full" q is square and r keeps its rows of zeros: if there are more rows than
     # columns, that has no derivative.
     if mode not in ("full", "economic", "r"):
@@ -95,7 +95,7 @@ LINALG_NAMES: dict[Any, str] = {
 }
 
 
-def gammaln(x: Tensor) -> Tensor:
+def gammaln(x: Value) -> Value:
     # SciPy gives -inf at -inf, C's lgamma gives inf.
     return xp.where(xp.equal(x, -math.inf), -math.inf, xp.lgamma(x))
 

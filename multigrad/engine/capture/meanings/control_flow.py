@@ -59,7 +59,6 @@ from .loops import (
 )
 from .parts import shape_of
 
-Tensor = Any
 Tensors = Sequence[Value]
 # (carry, rows) -> the next carry, and what the turn gives.
 Turn = Callable[[Tensors, Tensors], tuple[Tensors, Tensors]]
@@ -435,7 +434,7 @@ def guards_of(which: Value, count: int) -> list[Any]:
     return [*guards, xp.logical_not(functools.reduce(xp.logical_or, guards))]
 
 
-def guarded(value: Tensor, taken: Any) -> Tensor:
+def guarded(value: Value, taken: Any) -> Value:
     """Return a value whose cotangent is zero, never NaN, where its alternative is not taken."""
     return xp.where(taken, value, xp.stop_gradient(value))
 

@@ -36,8 +36,6 @@ from . import composites
 from .complexes import Complex
 from .parts import rank
 
-Tensor = Any
-
 
 def dtype_to_create_in(dtype: Any, like: Any = None) -> Any:
     """Return the dtype to create in: bool, else the input's, as for any constant.
@@ -49,49 +47,49 @@ def dtype_to_create_in(dtype: Any, like: Any = None) -> Any:
     return BOOL if dtype is not None and dtype_name(dtype) == BOOL else None
 
 
-def ones(like: Tensor, dtype: Any = None) -> Tensor:
+def ones(like: Value, dtype: Any = None) -> Value:
     return xp.ones_like(like, dtype_to_create_in(dtype, like))
 
 
-def zeros(like: Tensor, dtype: Any = None) -> Tensor:
+def zeros(like: Value, dtype: Any = None) -> Value:
     return xp.zeros_like(like, dtype_to_create_in(dtype, like))
 
 
-def full(like: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
+def full(like: Value, fill_value: Any, dtype: Any = None) -> Value:
     return xp.full_like(like, fill_value, dtype_to_create_in(dtype, like))
 
 
-def rand(like: Tensor, dtype: Any = None) -> Tensor:
+def rand(like: Value, dtype: Any = None) -> Value:
     return drawn(xp.rand_like, like, dtype_to_create_in(dtype, like))
 
 
-def randn(like: Tensor, dtype: Any = None) -> Tensor:
+def randn(like: Value, dtype: Any = None) -> Value:
     return drawn(xp.randn_like, like, dtype_to_create_in(dtype, like))
 
 
-def drawn(draw: Callable[[Tensor], Tensor], like: Tensor, dtype: Any = None) -> Tensor:
+def drawn(draw: Callable[[Value], Value], like: Value, dtype: Any = None) -> Value:
     """Return a draw in a dtype, by default that of `like`."""
     name = dtype.symbol if isinstance(dtype, SymbolicDType) else dtype and dtype_name(dtype)
     return draw(xp.zeros_like(like, dtype) if name and name != own_dtype(like) else like)
 
 
-def normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, *, seed: Any = None) -> Tensor:
+def normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, *, seed: Any = None) -> Value:
     """Return a normal draw of a tensor's shape."""
     return composites.normal(shaped_as(shape), mean, stddev, generator=seed)
 
 
-def uniform(shape: Any, minval: Any = 0.0, maxval: Any = 1.0, *, seed: Any = None) -> Tensor:
+def uniform(shape: Any, minval: Any = 0.0, maxval: Any = 1.0, *, seed: Any = None) -> Value:
     return composites.uniform(shaped_as(shape), minval, maxval, generator=seed)
 
 
-def shaped_as(shape: Any) -> Tensor:
+def shaped_as(shape: Any) -> Value:
     """Return the tensor whose shape it is."""
     if not isinstance(shape, SymbolicShape):
         raise TypeError("a draw of another shape than the whole of a tensor's, as of grad_out")
     return shape.value
 
 
-def refuse_shape(name: str, like: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
+def refuse_shape(name: str, like: Value, /, *args: Any, **kwargs: Any) -> Value:
     raise TypeError(f"{name} takes numbers, not a shape")
 
 

@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 
 from ....core.ir.op import INT64
-from ....core.trace.trace import cast, lift
+from ....core.trace.trace import Value, cast, lift
 from ....core.trace.xp import all as xp
 from .parts import cut, length, padded, rank, shape_of
 
-Tensor = Any
 Ints = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
 
@@ -38,7 +37,7 @@ def per_axis(sizes: Any, axes: int) -> Ints:
     return (operator.index(sizes),) * axes
 
 
-def lengths(x: Tensor, axes: int) -> Ints:
+def lengths(x: Value, axes: int) -> Ints:
     return tuple(length(x, axis) for axis in range(-axes, 0))
 
 
@@ -46,7 +45,7 @@ def reach(sizes: Ints, dilations: Ints) -> Ints:
     return tuple(d * (k - 1) + 1 for k, d in zip(sizes, dilations, strict=True))
 
 
-def same_border(x: Tensor, sizes: Ints, strides: Ints, dilations: Ints) -> Pairs:
+def same_border(x: Value, sizes: Ints, strides: Ints, dilations: Ints) -> Pairs:
     """Return the border with which each axis of length n has ceil(n / stride) windows."""
     pairs = []
     spans = reach(sizes, dilations)
@@ -56,22 +55,22 @@ def same_border(x: Tensor, sizes: Ints, strides: Ints, dilations: Ints) -> Pairs
     return tuple(pairs)
 
 
-def bordered(x: Tensor, pairs: Pairs, fill: float = 0.0) -> Tensor:
+def bordered(x: Value, pairs: Pairs, fill: float = 0.0) -> Value:
     """Return x with a border; a negative width cuts elements off."""
     return padded(x, pairs, fill=fill) if any(map(any, pairs)) else x
 
 
 # --- convolutions ---------------------------------------------------------------------------------
 def convolution(
-    x: Tensor,
-    kernels: Tensor,
+    x: Value,
+    kernels: Value,
     bias: Any = None,
     *,
     strides: Ints,
     border: Pairs | str,
     dilations: Ints,
     groups: int = 1,
-) -> Tensor:
+) -> Value:
     """Return sums of products of kernels with windows, plus a bias per channel.
 
     Args:
@@ -88,8 +87,8 @@ def convolution(
 
 
 def transposed(
-    x: Tensor,
-    kernels: Tensor,
+    x: Value,
+    kernels: Value,
     bias: Any = None,
     *,
     strides: Ints,
@@ -97,7 +96,7 @@ def transposed(
     dilations: Ints,
     groups: int = 1,
     more: Ints | None = None,
-) -> Tensor:
+) -> Value:
     """Return a transposed convolution: each element of x spreads the kernels.
 
     Args:
@@ -122,7 +121,7 @@ def transposed(
     return scaled_and_shifted(result, None, channels(bias, result))
 
 
-def spread(x: Tensor, steps: Ints) -> Tensor:
+def spread(x: Value, steps: Ints) -> Value:
     """Return x with step - 1 zeros between its elements along each of the last axes."""
     for i, step in enumerate(steps):
         if step > 1:
@@ -135,7 +134,7 @@ def spread(x: Tensor, steps: Ints) -> Tensor:
 
 
 # --- pooling, layouts -----------------------------------------------------------------------------
-def max_pool(x: Tensor, sizes: Ints, strides: Ints, border: Pairs, dilations: Ints) -> Tensor:
+def max_pool(x: Value, sizes: Ints, strides: Ints, border: Pairs, dilations: Ints) -> Value:
     # The gradient of each window goes to the first of equal elements, in row order, as in torch.
     elements = xp.windows(bordered(x, border, -math.inf), sizes, strides, dilations)
     for _ in sizes:
@@ -143,15 +142,15 @@ def max_pool(x: Tensor, sizes: Ints, strides: Ints, border: Pairs, dilations: In
     return elements
 
 
-def first_largest(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+def first_largest(x: Value, *others: Value) -> tuple[Value, ...]:
     """Return the largest along the last axis, and the elements of `others` at its place."""
     places = xp.argmax(x, -1, keepdims=True)
     return tuple(xp.squeeze(xp.take_along_axis(each, places, -1), -1) for each in (x, *others))
 
 
 def mean_pool(
-    x: Tensor, sizes: Ints, strides: Ints, border: Pairs, beyond: Pairs = (), counted: bool = True
-) -> Tensor:
+    x: Value, sizes: Ints, strides: Ints, border: Pairs, beyond: Pairs = (), counted: bool = True
+) -> Value:
     """Return the mean of each window.
 
     Args:
@@ -169,7 +168,7 @@ def mean_pool(
     return xp.sum(elements, axes) / xp.sum(xp.windows(marks, sizes, strides, ones), axes)
 
 
-def ceiling(x: Tensor, sizes: Ints, strides: Ints, border: Pairs, dilations: Ints) -> Pairs:
+def ceiling(x: Value, sizes: Ints, strides: Ints, border: Pairs, dilations: Ints) -> Pairs:
     """Return the border at the end that a last window needs which begins within x or before it."""
     pairs = []
     spans = reach(sizes, dilations)
@@ -183,7 +182,7 @@ def ceiling(x: Tensor, sizes: Ints, strides: Ints, border: Pairs, dilations: Int
     return tuple(pairs)
 
 
-def adaptive(xs: tuple[Tensor, ...], counts: Sequence[Any], reduce: Any) -> tuple[Tensor, ...]:
+def adaptive(xs: tuple[Value, ...], counts: Sequence[Any], reduce: Any) -> tuple[Value, ...]:
     """Reduce each of the last axes to a number of parts, one element each.
 
     Args:
@@ -202,33 +201,33 @@ def adaptive(xs: tuple[Tensor, ...], counts: Sequence[Any], reduce: Any) -> tupl
     return xs
 
 
-def channels_first(x: Tensor) -> Tensor:
+def channels_first(x: Value) -> Value:
     return xp.moveaxis(x, -1, 1)
 
 
-def channels_last(x: Tensor) -> Tensor:
+def channels_last(x: Value) -> Value:
     return xp.moveaxis(x, 1, -1)
 
 
-def out_channels_first(kernels: Tensor) -> Tensor:
+def out_channels_first(kernels: Value) -> Value:
     """Move axes from (*sizes, channels, out channels) to (out channels, channels, *sizes)."""
     last = rank(kernels) - 1
     return xp.permute_dims(kernels, (last, last - 1, *range(last - 1)))
 
 
-def by_channel(kernels: Tensor) -> Tensor:
+def by_channel(kernels: Value) -> Value:
     """Turn depthwise kernels (*sizes, channels, multiplier) into those of a grouped convolution."""
     *sizes, channel_count, times = shape_of(kernels)
     return out_channels_first(xp.reshape(kernels, (*sizes, 1, channel_count * times)))
 
 
 Numbers = np.ndarray[Any, Any]
-Taps = list[tuple[Tensor, Any]]  # places along an axis, as floats, and their weights
+Taps = list[tuple[Value, Any]]  # places along an axis, as floats, and their weights
 MOST_TAKEN = 8  # an element made of more goes through a matrix product
 
 
 # --- resizing -------------------------------------------------------------------------------------
-def resized(x: Tensor, axis: int, length: int, resize: Callable[[Numbers], Any]) -> Tensor:
+def resized(x: Value, axis: int, length: int, resize: Callable[[Numbers], Any]) -> Value:
     """Return x with another length along an axis.
 
     Args:
@@ -254,7 +253,7 @@ def resized(x: Tensor, axis: int, length: int, resize: Callable[[Numbers], Any])
     return functools.reduce(operator.add, taps) if taps else x
 
 
-def constant_like(numbers: Numbers, x: Tensor) -> Tensor:
+def constant_like(numbers: Numbers, x: Value) -> Value:
     """Return numbers in the dtype of x, where NumPy's float64 would be a dtype of its own."""
     return xp.cast_like(x.trace.value(lift(x.trace, numbers)), x)
 
@@ -276,7 +275,7 @@ def taps_of(weights: Numbers, reads: Numbers, most: int) -> list[tuple[Numbers, 
 
 
 # --- sampling at a grid ---------------------------------------------------------------------------
-def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
+def grid_sample(x: Value, grid: Value, mode: str, padding: str, align_corners: bool) -> Value:
     """Return x at the places of a grid from -1 to 1, whose first coordinate is the last axis."""
     axes = rank(x) - 2
     if mode not in TAPS or padding not in ("zeros", "border", "reflection"):
@@ -296,7 +295,7 @@ def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners:
     return functools.reduce(operator.add, parts)
 
 
-def at_corner(flat: Tensor, corner: Any, sizes: Sequence[int], shape: tuple[int, ...]) -> Tensor:
+def at_corner(flat: Value, corner: Any, sizes: Sequence[int], shape: tuple[int, ...]) -> Value:
     """Return the elements at one place along each axis, zero outside, times their weights."""
     all_inside: Any = None
     weight: Any = None
@@ -316,7 +315,7 @@ def at_corner(flat: Tensor, corner: Any, sizes: Sequence[int], shape: tuple[int,
     return elements if weight is None else elements * xp.expand_dims(weight, 1)
 
 
-def bounded(place: Tensor, size: int, padding: str, align_corners: bool) -> Tensor:
+def bounded(place: Value, size: int, padding: str, align_corners: bool) -> Value:
     """Return a place moved inside as the padding says; "zeros" leaves it outside."""
     if padding == "zeros":
         return place
@@ -329,7 +328,7 @@ def bounded(place: Tensor, size: int, padding: str, align_corners: bool) -> Tens
     return xp.where(inside, place, nearest_end)
 
 
-def reflected(place: Tensor, low: float, span: float) -> Tensor:
+def reflected(place: Value, low: float, span: float) -> Value:
     if span == 0:
         return xp.zeros_like(place)
     distance = xp.abs(place - low)
@@ -338,18 +337,18 @@ def reflected(place: Tensor, low: float, span: float) -> Tensor:
     return low + xp.where(xp.equal(xp.fmod(turns, 2.0), 0), remainder, span - remainder)
 
 
-def nearest_taps(place: Tensor, size: int, padding: str, align_corners: bool) -> Taps:
+def nearest_taps(place: Value, size: int, padding: str, align_corners: bool) -> Taps:
     return [(xp.round(bounded(place, size, padding, align_corners)), None)]
 
 
-def linear_taps(place: Tensor, size: int, padding: str, align_corners: bool) -> Taps:
+def linear_taps(place: Value, size: int, padding: str, align_corners: bool) -> Taps:
     place = bounded(place, size, padding, align_corners)
     first = xp.floor(place)
     fraction = place - first
     return [(first, 1 - fraction), (first + 1, fraction)]
 
 
-def cubic_taps(place: Tensor, size: int, padding: str, align_corners: bool) -> Taps:
+def cubic_taps(place: Value, size: int, padding: str, align_corners: bool) -> Taps:
     """Return the four taps of cubic convolution (Keys, 1981) with a = -0.75."""
     first, a = xp.floor(place), -0.75
     t = place - first
@@ -372,24 +371,24 @@ TAPS: dict[str, Callable[..., Taps]] = {
 
 
 # --- layers, distances and losses -----------------------------------------------------------------
-def linear(x: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
+def linear(x: Value, weight: Value, bias: Any = None) -> Value:
     """Return x times the transposed weight, plus the bias."""
     columns = xp.matrix_transpose(weight) if rank(weight) > 1 else weight
     product = xp.matmul(x, columns)
     return product if bias is None else xp.add(product, bias)
 
 
-def bilinear(a: Tensor, b: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
+def bilinear(a: Value, b: Value, weight: Value, bias: Any = None) -> Value:
     product = xp.einsum("...i,oij,...j->...o", a, weight, b)
     return product if bias is None else xp.add(product, bias)
 
 
-def scaled_and_shifted(x: Tensor, scale: Any, shift: Any) -> Tensor:
+def scaled_and_shifted(x: Value, scale: Any, shift: Any) -> Value:
     scaled = x if scale is None else xp.multiply(x, scale)
     return scaled if shift is None else xp.add(scaled, shift)
 
 
-def channels(values: Any, x: Tensor, axis: int = 1) -> Any:
+def channels(values: Any, x: Value, axis: int = 1) -> Any:
     """Return one value per channel, in a shape that broadcasts with x."""
     if values is None or rank(values) == 0:
         return values
@@ -397,16 +396,16 @@ def channels(values: Any, x: Tensor, axis: int = 1) -> Any:
     return xp.reshape(values, (-1, *(1,) * axes_after)) if axes_after else values
 
 
-def layer_norm(x: Tensor, axes: Any, scale: Any, shift: Any, eps: float) -> Tensor:
+def layer_norm(x: Value, axes: Any, scale: Any, shift: Any, eps: float) -> Value:
     return scaled_and_shifted(xp.standardize(x, axes, eps), scale, shift)
 
 
-def rms_norm(x: Tensor, axes: Any, scale: Any, eps: Any) -> Tensor:
+def rms_norm(x: Value, axes: Any, scale: Any, eps: Any) -> Value:
     mean = xp.mean(xp.square(x), axes, keepdims=True)
     return scaled_and_shifted(xp.multiply(x, xp.rsqrt(xp.add(mean, eps))), scale, None)
 
 
-def group_norm(x: Tensor, groups: int, scale: Any, shift: Any, eps: float) -> Tensor:
+def group_norm(x: Value, groups: int, scale: Any, shift: Any, eps: float) -> Value:
     """Standardize each group of channels, the second axis."""
     batch, count = length(x, 0), length(x, 1)
     if count % groups:
@@ -418,8 +417,8 @@ def group_norm(x: Tensor, groups: int, scale: Any, shift: Any, eps: float) -> Te
 
 
 def batch_norm(
-    x: Tensor, mean: Any, variance: Any, scale: Any, shift: Any, *, eps: Any, axis: int = 1
-) -> Tensor:
+    x: Value, mean: Any, variance: Any, scale: Any, shift: Any, *, eps: Any, axis: int = 1
+) -> Value:
     """Normalize by the given statistics of each channel, or by those of x if there are none."""
     if mean is None:
         channel_axis = axis % rank(x)
@@ -431,11 +430,11 @@ def batch_norm(
     return scaled_and_shifted(normalized, channels(scale, x, axis), channels(shift, x, axis))
 
 
-def distances(a: Tensor, b: Tensor, p: float = 2.0) -> Tensor:
+def distances(a: Value, b: Value, p: float = 2.0) -> Value:
     return xp.norm(xp.subtract(xp.expand_dims(a, -2), xp.expand_dims(b, -3)), -1, False, p)
 
 
-def own_distances(x: Tensor, p: float = 2.0) -> Tensor:
+def own_distances(x: Value, p: float = 2.0) -> Value:
     """Return the distance of each row from each later row."""
     n = length(x, 0)
     flat = xp.reshape(distances(x, x, p), (n * n,))
@@ -446,7 +445,7 @@ def own_distances(x: Tensor, p: float = 2.0) -> Tensor:
 LEAST_VARIANCE = 9.999999960041972e-13
 
 
-def reduced(loss: Tensor, reduction: str) -> Tensor:
+def reduced(loss: Value, reduction: str) -> Value:
     """Return the loss unchanged ("none"), its mean or its sum."""
     reductions = {"none": None, "mean": xp.mean, "sum": xp.sum}
     if reduction not in reductions:
@@ -455,34 +454,34 @@ def reduced(loss: Tensor, reduction: str) -> Tensor:
     return loss if reduce is None else reduce(loss)
 
 
-def raised(x: Tensor, least: float) -> Tensor:
+def raised(x: Value, least: float) -> Value:
     """Return max(x, least) with a gradient of 1 everywhere."""
     return xp.where(xp.less(x, least), least + (x - xp.stop_gradient(x)), x)
 
 
-def squared_error(x: Tensor, target: Any) -> Tensor:
+def squared_error(x: Value, target: Any) -> Value:
     return xp.square(xp.subtract(x, target))
 
 
-def absolute_error(x: Tensor, target: Any) -> Tensor:
+def absolute_error(x: Value, target: Any) -> Value:
     return xp.abs(xp.subtract(x, target))
 
 
-def huber(x: Tensor, target: Any, delta: Any = 1.0) -> Tensor:
+def huber(x: Value, target: Any, delta: Any = 1.0) -> Value:
     """Return half the square up to delta, then a line of slope delta."""
     distance = absolute_error(x, target)
     near = xp.minimum(distance, delta)  # the square of a large distance would overflow
     return near * near * 0.5 + (distance - near) * delta
 
 
-def smooth_l1(x: Tensor, target: Any, beta: Any = 1.0) -> Tensor:
+def smooth_l1(x: Value, target: Any, beta: Any = 1.0) -> Value:
     """Return Huber's loss over beta; the distance itself if beta is 0."""
     if beta == 0:
         return absolute_error(x, target)
     return huber(x, target, beta) / beta
 
 
-def binary_cross_entropy(p: Tensor, target: Any) -> Tensor:
+def binary_cross_entropy(p: Value, target: Any) -> Value:
     """Return -t log p - (1 - t) log(1 - p), the logarithms limited to at least -100.
 
     The gradient is (p - t) / max(p (1 - p), 1e-12), as in torch: finite where p is 0 or 1.
@@ -501,16 +500,16 @@ def binary_cross_entropy(p: Tensor, target: Any) -> Tensor:
     return xp.where(inside, smooth, value + slope / LEAST_VARIANCE)
 
 
-def of_class(logs: Tensor, index: Tensor, axis: int) -> Tensor:
+def of_class(logs: Value, index: Value, axis: int) -> Value:
     """Return minus the log-probability of one class each."""
     return -xp.squeeze(xp.take_along(logs, xp.expand_dims(index, axis), axis=axis), axis)
 
 
-def softmax_cross_entropy(logits: Tensor, target: Any, axis: int = -1) -> Tensor:
+def softmax_cross_entropy(logits: Value, target: Any, axis: int = -1) -> Value:
     return -xp.sum(xp.multiply(target, xp.log_softmax(logits, axis)), axis)
 
 
-def gaussian(x: Tensor, target: Any, variance: Any, eps: float) -> Tensor:
+def gaussian(x: Value, target: Any, variance: Any, eps: float) -> Value:
     # The variance is raised to eps, but its gradient is not cut there, as in torch.
     raised_variance = raised(variance, eps)
     return 0.5 * (xp.log(raised_variance) + squared_error(x, target) / raised_variance)

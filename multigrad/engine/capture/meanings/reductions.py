@@ -13,13 +13,12 @@ from typing import Any
 
 from ....core.ir.op import BOOL, FLOATS, T, dtype_name
 from ....core.trace import trace
-from ....core.trace.trace import NeedsConcrete
+from ....core.trace.trace import NeedsConcrete, Value
 from ....core.trace.xp import all as xp
 from ..symbols import cast, in_dtype, own_dtype
 from .places import counted
 
-Tensor = Any
-Reduction = Callable[..., Tensor]
+Reduction = Callable[..., Value]
 
 
 def named_as(name: str) -> Callable[[Reduction], Reduction]:
@@ -32,7 +31,7 @@ def named_as(name: str) -> Callable[[Reduction], Reduction]:
     return rename
 
 
-def masked(x: Tensor, where: Any, otherwise: Any) -> Tensor:
+def masked(x: Value, where: Any, otherwise: Any) -> Value:
     """Return x with the elements that a reduction skips replaced by a neutral value."""
     return x if where is None or where is True else xp.where(where, x, otherwise)
 
@@ -42,14 +41,14 @@ def summing(name: str, reduce: Reduction, neutral: float, combine: Reduction) ->
 
     @named_as(name)
     def record(
-        x: Tensor,
+        x: Value,
         axis: Any = None,
         keepdims: bool = False,
         *,
         dtype: Any = None,
         initial: Any = None,
         where: Any = None,
-    ) -> Tensor:
+    ) -> Value:
         result = reduce(masked(counted(x), where, neutral), axis, keepdims)
         return in_dtype(result if initial is None else combine(result, initial), dtype)
 
@@ -61,13 +60,13 @@ def extreme(name: str, reduce: Reduction, combine: Reduction) -> Reduction:
 
     @named_as(name)
     def record(
-        x: Tensor,
+        x: Value,
         axis: Any = None,
         keepdims: bool = False,
         *,
         initial: Any = None,
         where: Any = None,
-    ) -> Tensor:
+    ) -> Value:
         if where is not None and where is not True and initial is None:
             raise TypeError(f"{name} with where and without initial")
         result = reduce(masked(x, where, initial), axis, keepdims)
@@ -80,25 +79,25 @@ def of_bools(name: str, reduce: Reduction, neutral: bool) -> Reduction:
     """Return a handler for a reduction over truth values; every number but 0 is true."""
 
     @named_as(name)
-    def record(x: Tensor, axis: Any = None, keepdims: bool = False, *, where: Any = None) -> Tensor:
+    def record(x: Value, axis: Any = None, keepdims: bool = False, *, where: Any = None) -> Value:
         return reduce(masked(cast(x, BOOL), where, neutral), axis, keepdims)
 
     return record
 
 
 def mean(
-    x: Tensor, axis: Any = None, keepdims: bool = False, *, dtype: Any = None, where: Any = None
-) -> Tensor:
+    x: Value, axis: Any = None, keepdims: bool = False, *, dtype: Any = None, where: Any = None
+) -> Value:
     return in_dtype(_mean(x, axis, keepdims, where), dtype)
 
 
-def _mean(x: Tensor, axis: Any, keepdims: bool, where: Any) -> Tensor:
+def _mean(x: Value, axis: Any, keepdims: bool, where: Any) -> Value:
     if where is None or where is True:
         return xp.mean(x, axis, keepdims)
     return xp.sum(masked(x, where, 0.0), axis, keepdims) / _count_where(x, axis, keepdims, where)
 
 
-def _count_where(x: Tensor, axis: Any, keepdims: bool, where: Any) -> Tensor:
+def _count_where(x: Value, axis: Any, keepdims: bool, where: Any) -> Value:
     return xp.sum(xp.cast_like(xp.broadcast_to(where, x), x), axis, keepdims)
 
 
@@ -107,7 +106,7 @@ def deviation(name: str, reduce: Reduction) -> Reduction:
 
     @named_as(name)
     def record(
-        x: Tensor,
+        x: Value,
         axis: Any = None,
         keepdims: bool = False,
         *,
@@ -116,7 +115,7 @@ def deviation(name: str, reduce: Reduction) -> Reduction:
         unbiased: bool = False,
         dtype: Any = None,
         where: Any = None,
-    ) -> Tensor:
+    ) -> Value:
         if isinstance(axis, bool):  # torch.std(x, False)
             axis, unbiased = None, axis
         ddof = int(unbiased) if ddof is None else ddof
@@ -132,7 +131,7 @@ def deviation(name: str, reduce: Reduction) -> Reduction:
     return record
 
 
-def _wider(x: Tensor, dtype: Any) -> Any:
+def _wider(x: Value, dtype: Any) -> Any:
     # Return the wider of x's dtype and the one asked for: libraries compute in it, then cast.
     dtype_of_x = own_dtype(x)
     dtype_of_x = x.trace.facts.get("dtype") if dtype_of_x == T else dtype_of_x
@@ -149,28 +148,28 @@ std, var = deviation("std", xp.std), deviation("var", xp.var)
 
 
 # --- reductions that ignore NaN -------------------------------------------------------------------
-def without_nan(x: Tensor, value: float) -> Tensor:
+def without_nan(x: Value, value: float) -> Value:
     return xp.where(xp.isnan(x), value, x)
 
 
-def count(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
+def count(x: Value, axis: Any, keepdims: bool) -> Value:
     present = trace.cast(xp.logical_not(xp.isnan(x)), T)
     return xp.sum(present, axis, keepdims)
 
 
-def nansum(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+def nansum(x: Value, axis: Any = None, keepdims: bool = False) -> Value:
     return sum(without_nan(x, 0.0), axis, keepdims)
 
 
-def nanprod(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+def nanprod(x: Value, axis: Any = None, keepdims: bool = False) -> Value:
     return prod(without_nan(x, 1.0), axis, keepdims)
 
 
-def nanmean(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+def nanmean(x: Value, axis: Any = None, keepdims: bool = False) -> Value:
     return xp.divide(nansum(x, axis, keepdims), count(x, axis, keepdims))
 
 
-def nanvar(x: Tensor, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Tensor:
+def nanvar(x: Value, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Value:
     deviations = xp.where(xp.isnan(x), 0.0, xp.subtract(x, nanmean(x, axis, True)))
     degrees_of_freedom = count(x, axis, keepdims)
     if correction:
@@ -178,16 +177,16 @@ def nanvar(x: Tensor, axis: Any = None, keepdims: bool = False, correction: floa
     return xp.divide(sum(xp.square(deviations), axis, keepdims), degrees_of_freedom)
 
 
-def nanstd(x: Tensor, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Tensor:
+def nanstd(x: Value, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Value:
     return xp.sqrt(nanvar(x, axis, keepdims, correction))
 
 
-def nanmax(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+def nanmax(x: Value, axis: Any = None, keepdims: bool = False) -> Value:
     # A slice of NaN only gives NaN, not the neutral infinity.
     largest = xp.max(without_nan(x, -math.inf), axis, keepdims)
     return xp.where(xp.equal(count(x, axis, keepdims), 0), math.nan, largest)
 
 
-def nanmin(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+def nanmin(x: Value, axis: Any = None, keepdims: bool = False) -> Value:
     smallest = xp.min(without_nan(x, math.inf), axis, keepdims)
     return xp.where(xp.equal(count(x, axis, keepdims), 0), math.nan, smallest)

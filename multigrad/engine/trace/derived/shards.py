@@ -29,7 +29,6 @@ from ....core.trace.xp import all as xp
 from ....errors import UnsupportedOp
 from ...support.shards import EVERY, Names, Shards
 
-Tensor = Any
 MOST_RANK = 8  # ranks for which one graph is tried before the rank is asked for
 
 
@@ -263,7 +262,7 @@ Handler = Callable[[ShardRewrite, Node, list[ArrayPart]], tuple[Node, ArrayPart]
 # --- reductions --------------------------------------------------------------------------------
 
 
-def _count(x: Tensor, part: ArrayPart, axis: Any, of_all: bool) -> Any:
+def _count(x: Value, part: ArrayPart, axis: Any, of_all: bool) -> Any:
     # How many elements each result of a reduction combines, in the shard or in the whole array.
     total: Any = 1
     for i in part.axes(axis):
@@ -274,34 +273,34 @@ def _count(x: Tensor, part: ArrayPart, axis: Any, of_all: bool) -> Any:
     return total
 
 
-def _over_all(op: Op, of_shards: Op) -> Callable[..., Tensor]:
+def _over_all(op: Op, of_shards: Op) -> Callable[..., Value]:
     # First the shard's own reduction, then that of the shards' results.
 
-    def reduce(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
+    def reduce(x: Value, names: Any, part: ArrayPart, **attrs: Any) -> Value:
         return apply(of_shards, apply(op, x, **attrs), x, names=names)
 
     return reduce
 
 
-def _mean(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
+def _mean(x: Value, names: Any, part: ArrayPart, **attrs: Any) -> Value:
     # Each shard's mean weighted by its share of the elements: no sum can overflow.
     axes = tuple(i for i in part.axes(attrs["axis"]) if i in part.split)
     share = _count(x, part, axes, of_all=False) / _count(x, part, axes, of_all=True)
     return apply(ops.ALL_SUM, apply(ops.MEAN, x, **attrs) * share, x, names=names)
 
 
-def _min(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
+def _min(x: Value, names: Any, part: ArrayPart, **attrs: Any) -> Value:
     return -apply(ops.ALL_MAX, -apply(ops.MIN, x, **attrs), x, names=names)
 
 
-def _norm(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
+def _norm(x: Value, names: Any, part: ArrayPart, **attrs: Any) -> Value:
     local, order = apply(ops.NORM, x, **attrs), attrs["ord"]
     if order == math.inf:
         return apply(ops.ALL_MAX, local, x, names=names)
     return apply(ops.ALL_NORM, local, x, names=names, ord=order)
 
 
-def _var(x: Tensor, names: Any, part: ArrayPart, correction: Any, **attrs: Any) -> Tensor:
+def _var(x: Value, names: Any, part: ArrayPart, correction: Any, **attrs: Any) -> Value:
     centered = x - _mean(x, names, part, axis=attrs["axis"], keepdims=True)
     square = _mean(centered * centered, names, part, **attrs)
     if correction == 0:
@@ -310,21 +309,21 @@ def _var(x: Tensor, names: Any, part: ArrayPart, correction: Any, **attrs: Any) 
     return square * (number / xp.maximum(number - correction, 0))
 
 
-def _std(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
+def _std(x: Value, names: Any, part: ArrayPart, **attrs: Any) -> Value:
     return xp.sqrt(_var(x, names, part, **attrs))
 
 
-def _any(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
+def _any(x: Value, names: Any, part: ArrayPart, **attrs: Any) -> Value:
     number = xp.where(apply(ops.ANY, x, **attrs), 1.0, 0.0)
     return apply(ops.ALL_MAX, number, x, names=names) > 0.5
 
 
-def _all(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
+def _all(x: Value, names: Any, part: ArrayPart, **attrs: Any) -> Value:
     number = xp.where(apply(ops.ALL, x, **attrs), 0.0, 1.0)
     return apply(ops.ALL_MAX, number, x, names=names) < 0.5
 
 
-def _logsumexp(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
+def _logsumexp(x: Value, names: Any, part: ArrayPart, **attrs: Any) -> Value:
     local = apply(ops.LOGSUMEXP, x, **attrs)
     # Shifted by the largest, and not by an infinity: inf - inf is NaN.
     largest = apply(ops.ALL_MAX, local, x, names=names)
@@ -332,7 +331,7 @@ def _logsumexp(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
     return xp.log(apply(ops.ALL_SUM, xp.exp(local - shift), x, names=names)) + shift
 
 
-REDUCTIONS: dict[Op, Callable[..., Tensor]] = {
+REDUCTIONS: dict[Op, Callable[..., Value]] = {
     ops.SUM: _over_all(ops.SUM, ops.ALL_SUM),
     ops.MEAN: _mean,
     ops.MAX: _over_all(ops.MAX, ops.ALL_MAX),
