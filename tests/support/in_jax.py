@@ -14,17 +14,7 @@ import multigrad as xg
 
 from . import ways
 from .declared import NONLINEAR, Cells
-from .kinds import (
-    GRAD_OUT,
-    Kind,
-    NotApplicable,
-    V,
-    X,
-    gradient_of,
-    second_of,
-    tangent_of,
-    whole_of,
-)
+from .kinds import GRAD_OUT, Kind, NotApplicable, V, X, gradient_of, second_of, tangent_of, whole_of
 
 G, TANGENT, AT = jnp.array(GRAD_OUT), jnp.array(V), jnp.array(X)
 

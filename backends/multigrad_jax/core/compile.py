@@ -31,14 +31,7 @@ from multigrad.core.rules.activation import Activation
 from multigrad.core.rules.context import CURRENT
 from multigrad.core.support.threads import SERIALS, make_lock
 from multigrad.core.trace.active_rules import Moving, NumberRead
-from multigrad.core.trace.lookups import (
-    NAME,
-    RULE_IN_FORCE,
-    Lookup,
-    is_collecting,
-    look_up,
-    note,
-)
+from multigrad.core.trace.lookups import NAME, RULE_IN_FORCE, Lookup, is_collecting, look_up, note
 from multigrad.errors import StaleTraceError
 
 from .versions import kinds_of_traces, set_everywhere

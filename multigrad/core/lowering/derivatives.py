@@ -14,16 +14,7 @@ from typing import Any
 
 from ...errors import UnsupportedOp
 from .. import ops
-from ..ir.graph import (
-    Graph,
-    Location,
-    Node,
-    Region,
-    dependents,
-    every_node,
-    make_node,
-    walk,
-)
+from ..ir.graph import Graph, Location, Node, Region, dependents, every_node, make_node, walk
 from ..ir.op import FLOAT8, KEY, UNKNOWN, T, is_float
 from ..ops.properties import CONSTANT, LINEAR, ZERO, spread
 from ..passes.facts import draws

@@ -12,16 +12,7 @@ from ..ir.op import Op, Refused
 from ..ir.results import elementwise
 from . import logic
 from .numerics import Array, wide, widened
-from .properties import (
-    ABOVE_ZERO,
-    REALS,
-    added,
-    carried,
-    doubled,
-    in_first,
-    in_one,
-    linear,
-)
+from .properties import ABOVE_ZERO, REALS, added, carried, doubled, in_first, in_one, linear
 from .table import Cotangents, Number, composite, function, op, ufunc, zero
 
 # The hint for bools, where an op is for numbers only.

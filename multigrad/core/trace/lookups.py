@@ -28,15 +28,7 @@ from ..support.lazy_modules import provided
 from ..support.params import as_number
 from ..support.records import record
 from ..support.threads import SERIALS, set_within
-from .active_rules import (
-    CURRENT,
-    THEN,
-    Moving,
-    NumberRead,
-    RuleInForce,
-    meant,
-    standing,
-)
+from .active_rules import CURRENT, THEN, Moving, NumberRead, RuleInForce, meant, standing
 
 RULE_IN_FORCE = "rule in force"
 READ = "read_"  # begins the names of inputs for numbers that code reads and that move

@@ -10,13 +10,7 @@ import pytest
 from multigrad.engine import random as core
 from multigrad.errors import RuleError
 
-from .test_random_kernels import (
-    FLOAT32,
-    KEY,
-    assert_bit_equal,
-    count_ulps,
-    each_dtype,
-)
+from .test_random_kernels import FLOAT32, KEY, assert_bit_equal, count_ulps, each_dtype
 
 # --- jax: jit, vmap, configuration ---
 

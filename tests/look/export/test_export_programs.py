@@ -15,13 +15,7 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.errors import (
-    FormatError,
-    GradientError,
-    RuleTypeError,
-    TraceError,
-    UnsupportedOp,
-)
+from multigrad.errors import FormatError, GradientError, RuleTypeError, TraceError, UnsupportedOp
 
 from ...harness.hidden import python
 

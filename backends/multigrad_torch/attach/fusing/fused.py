@@ -32,14 +32,7 @@ from multigrad.engine.lowering.kernel_code.passes import (
 from multigrad.engine.passes.residuals import PACK, without_packing
 
 from ...core.kernels.fast import FAST
-from ...core.state import (
-    BATCHED,
-    KINDS,
-    Like,
-    count_modes,
-    is_included,
-    transforms_active,
-)
+from ...core.state import BATCHED, KINDS, Like, count_modes, is_included, transforms_active
 from ...kernels.arrays import unpack
 from ..memory import is_memory
 from . import c_kernels, triton_kernels

@@ -58,13 +58,7 @@ from .arguments import (
     restore,
     shapes_in,
 )
-from .dynamo_guards import (
-    is_under_jit,
-    may_change,
-    numbers_are_inputs,
-    reads_numbers,
-    tensors_in,
-)
+from .dynamo_guards import is_under_jit, may_change, numbers_are_inputs, reads_numbers, tensors_in
 
 Tensor: TypeAlias = torch.Tensor
 KeyArgument: TypeAlias = tuple[str, dict[str, Any]]  # its source, and the objects that this names

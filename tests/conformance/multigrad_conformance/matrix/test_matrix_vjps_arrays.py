@@ -27,16 +27,7 @@ from multigrad.core.trace.xp import all as neutral
 from ..declared import case_of_any_shape, cases
 from ..expected.exact import names_of
 from ..expected.slopes import BINARY
-from ..oracles import (
-    BFLOAT16,
-    DTYPES,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    finfo,
-    slack,
-    spread,
-)
+from ..oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, finfo, slack, spread
 from ..under_test import strided
 from ..vjps.test_vjps import FUNCTIONS as OF_OPS
 from ..vjps.test_vjps import OTHER, SPECIAL, X, record_function, slopes

@@ -18,17 +18,7 @@ import pytest
 import multigrad as xg
 from multigrad.core.ops.numerics import ignoring_warnings
 
-from ..oracles import (
-    BFLOAT16,
-    DTYPES,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    edge_values,
-    finfo,
-    slack,
-    spread,
-)
+from ..oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, edge_values, finfo, slack, spread
 
 xp = xg.xp
 Wide = Any  # float64 values, or the platform's long double where the input is float64

@@ -15,16 +15,7 @@ import multigrad as xg
 
 from ..differences import allowed
 from ..expected.slopes import PROMISED, SCALES
-from ..oracles import (
-    BFLOAT16,
-    DTYPES,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    edge_values,
-    finfo,
-    spread,
-)
+from ..oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, edge_values, finfo, spread
 from ..programs.kernels.elementwise import celu, polygamma
 from .test_ops import Wide, assert_close, call, native_dtype, numbers, widen
 
