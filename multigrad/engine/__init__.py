@@ -88,7 +88,6 @@ provide("multigrad", {
     },
     "core.rules.rule_in_force": {"engine.support.parts": "bind_addressed"},
     "core.rules.vjp": {
-        "engine.rules.jvp": "vjp_by_framework",
-        "engine.rules.vjp_of_code": "as_derived entry_of vjp_as_written",
+        "engine.rules.jvp": "vjp_by_framework as_derived entry_of vjp_as_written"
     },
 })  # fmt: skip
