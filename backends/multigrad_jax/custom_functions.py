@@ -29,9 +29,8 @@ from multigrad.core.ir.op import is_float
 from multigrad.core.lowering.derivatives import accumulate_all
 from multigrad.core.passes.simplify import substitute
 from multigrad.core.support.trees import optree
-from multigrad.core.trace.axes import known_shape
 from multigrad.core.trace.source import UNDIFFERENTIATED
-from multigrad.core.trace.trace import Trace, Value
+from multigrad.core.trace.trace import Trace, Value, known_shape
 from multigrad.engine.capture.copies.run_or_import import run_written_in
 from multigrad.engine.capture.user_code.inspection import contents, plain_function
 from multigrad.engine.functions.calls.imported_gradients import (

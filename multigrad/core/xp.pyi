@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 from ..engine.capture.symbols import SymbolicDType
 from ..engine.trace.xp.shapes import Pairs
 from ..engine.trace.xp.signals import Axes, Parts, Steps
-from .trace.axes import Axis
+from .trace.trace import Axis
 from .trace.xp.ops import *
 
 T = TypeVar("T")  # noqa: PYI001

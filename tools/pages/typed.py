@@ -50,7 +50,7 @@ __all__ = [
 """
 RECORDED = """from typing import Any, TypeAlias, TypeVar, overload
 
-from ..axes import Axis
+from ..trace import Axis
 
 def define(namespace: dict[str, Any], fits: Any) -> Any: ...
 """
@@ -60,7 +60,7 @@ from typing import Any, TypeAlias, TypeVar
 from ..engine.capture.symbols import SymbolicDType
 from ..engine.trace.xp.shapes import Pairs
 from ..engine.trace.xp.signals import Axes, Parts, Steps
-from .trace.axes import Axis
+from .trace.trace import Axis
 from .trace.xp.ops import *
 """
 LIMITS = """__array_api_version__: str

@@ -24,8 +24,7 @@ from jax.scipy import special
 
 from multigrad.core.ir.op import BOOL, INT32, T, is_float
 from multigrad.core.trace import trace
-from multigrad.core.trace.axes import known_shape
-from multigrad.core.trace.trace import Value, cast
+from multigrad.core.trace.trace import Value, cast, known_shape
 from multigrad.core.trace.xp import all as xp
 from multigrad.core.trace.xp import transposes
 from multigrad.engine.capture.dialects import numpy as np_dialect

@@ -23,15 +23,15 @@ from multigrad.core.ir import questions
 from multigrad.core.ir.graph import Node, Region
 from multigrad.core.ir.op import FLOATS_OF_16_BITS, INT32, SCALAR_SHAPE, T
 from multigrad.core.passes.facts import shape_fact
-from multigrad.core.trace.axes import ask_for, known_shape
 from multigrad.core.trace.lookups import note
-from multigrad.core.trace.trace import NeedsConcrete, Trace, Value
+from multigrad.core.trace.trace import NeedsConcrete, Trace, Value, known_shape
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.dialect import OwnTrace
 from multigrad.engine.capture.foreign_calls import TracedCall, giving_reasons
 from multigrad.engine.capture.meanings import composites
 from multigrad.engine.capture.values.oracle import ModeOf, modes
 from multigrad.engine.capture.values.tracer import V
+from multigrad.engine.trace.code_trace import ask_for
 from multigrad.errors import MultigradError, TraceError
 
 from ..core.attach.host import mapped_axes, with_axes

@@ -16,8 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from multigrad.core.ir.op import T
-from multigrad.core.trace.axes import known_shape
-from multigrad.core.trace.trace import NeedsConcrete, Value, cast
+from multigrad.core.trace.trace import NeedsConcrete, Value, cast, known_shape
 from multigrad.core.trace.xp import all as xp
 from multigrad.core.trace.xp import transposes
 from multigrad.engine.capture.meanings import arrays, creation, layers, parts, places

@@ -10,8 +10,7 @@ from tensorflow.python.eager import context, execute
 from tensorflow.python.framework.ops import EagerTensor
 
 from multigrad.core.support.trees import optree
-from multigrad.core.trace.axes import known_shape
-from multigrad.core.trace.trace import Trace, Value, cast
+from multigrad.core.trace.trace import Trace, Value, cast, known_shape
 from multigrad.engine.capture.foreign_calls import TracedCall, dtype_in, giving_reasons, record_call
 from multigrad.engine.capture.symbols import is_exact_cast, own_dtype
 

@@ -21,9 +21,8 @@ from ..ir.op import FLOATS, T, dtype_name
 from ..passes.facts import GIVEN, LIBRARY, Shapes, needed_shapes
 from ..support.lazy_modules import provided
 from ..support.trees import Tensor
-from ..trace.axes import known_shape
 from ..trace.lookups import is_read, look_up
-from ..trace.trace import NeedsConcrete, Trace, Value
+from ..trace.trace import NeedsConcrete, Trace, Value, known_shape
 from .arguments import Layout, Leaf, owner_of
 from .capture_errors import NotCaptured
 from .recipe import attribute_of

@@ -16,9 +16,8 @@ from ..ir.graph import Node
 from ..ir.op import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
 from ..passes.facts import shape_fact
 from ..support.trees import optree, with_own_classes
-from ..trace.axes import known_shape
 from ..trace.coercion import cast_node, lift_array
-from ..trace.trace import NeedsConcrete, Trace, Value
+from ..trace.trace import NeedsConcrete, Trace, Value, known_shape
 from ..trace.xp import all as xp
 from .arguments import PLAIN, Forgotten, Layout, Leaf, replace_at
 

@@ -1,27 +1,21 @@
 """Keys for users' objects by identity, never by the user's own `==`, hash or text.
 
 Numbers, strings and tuples of them are equal if nothing distinguishes them: not 1 and True, nor 0.0
-and -0.0. Any other object is equal to itself only; its contents are part of the key too, as far as
-they are cheap to read.
+and -0.0. Any other object is equal to itself only (`engine/trace/contents.py`).
 """
 
 from __future__ import annotations
 
-import enum
-import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from ..backend.discovery import entry_points
+from ..support.lazy_modules import provided
 
 EXACT = (bool, int, str, bytes, type(None), type(Ellipsis), type(NotImplemented), np.dtype)
-MOST_HELD = 256  # objects that are read inside one object, at any depth
-FIXED = (type, enum.Enum, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 
 
 class Same:
@@ -67,7 +61,7 @@ def function_key(function: Any) -> tuple[Same, ...]:
 
 
 def value_key(value: Any) -> Any:
-    return _key(value, [])
+    return key_within(value, [])
 
 
 def items_key(values: Mapping[str, Any]) -> Any:
@@ -81,7 +75,7 @@ def is_plain(value: Any) -> bool:
     return kind in (float, complex, *EXACT) or (kind is tuple and all(map(is_plain, value)))
 
 
-def _key(value: Any, seen: list[Any]) -> Any:
+def key_within(value: Any, seen: list[Any]) -> Any:
     kind = type(value)
     if kind in EXACT or isinstance(value, np.dtype):
         return (kind, value)
@@ -96,62 +90,14 @@ def _key(value: Any, seen: list[Any]) -> Any:
         return (kind, _keys(value, seen))
     if kind is types.MethodType:
         return (kind, function_key(value))
-    # A framework's own class defines equality: a device, a dtype, a shape.
-    defines_hash = kind.__hash__ is not None and kind.__hash__ is not object.__hash__
-    if defines_hash and kind.__module__.partition(".")[0] in (*entry_points(), "jaxlib"):
-        # torch's tensors are hashed by identity, and a key would keep them alive.
-        return (kind, Same(value) if _is_hashed_by_id(value) else value)
-    contents = _contents(value, seen)
-    if kind in (list, dict) and contents is not None:  # nor what is in these
-        return (kind, id(value), contents)
-    return (Same(value), contents)
+    return key_of_object(value, seen)
 
 
-def _is_hashed_by_id(value: Any) -> bool:
-    with suppress(TypeError):  # TensorFlow's tensors have no hash, and say so only when asked
-        return hash(value) == id(value)
-    return False
+@provided
+def key_of_object(value: Any, seen: list[Any]) -> Any:
+    """Return the key of an object with contents: the core reads none."""
+    return (Same(value), ())
 
 
 def _keys(values: Iterable[Any], seen: list[Any]) -> tuple[Any, ...]:
-    return tuple(_key(each, seen) for each in values)
-
-
-def _contents(value: Any, seen: list[Any]) -> Any:
-    # Contents as a key, so that a change shows; None if there are too many to read.
-    if isinstance(value, FIXED) or any(value is each for each in seen):
-        return ()
-    if type(value) in (list, set, frozenset):
-        rows = [("", each) for each in [*value]]
-    elif type(value) is dict:
-        rows = [*value.items()]
-    else:
-        rows = attributes_of(value)
-    if len(seen) + len(rows) > MOST_HELD:
-        return None
-    # The objects themselves, so that no id is reused during the walk.
-    seen.append(value)
-    return tuple((_key(name, seen), _key(item, seen)) for name, item in rows)
-
-
-def dict_of(value: Any) -> dict[str, Any]:
-    """Return the dict of an object, of a `threading.local` that of the present thread."""
-    is_local = isinstance(value, threading.local)
-    read = threading.local.__getattribute__ if is_local else object.__getattribute__
-    found: dict[str, Any] = read(value, "__dict__")
-    return found
-
-
-def attributes_of(value: Any) -> list[tuple[Any, Any]]:
-    """Return an object's own attributes without running code of its class."""
-    rows: list[tuple[Any, Any]] = []
-    with suppress(AttributeError):
-        rows += dict_of(value).items()
-    for kind in type(value).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            member = kind.__dict__.get(name)
-            if isinstance(member, types.MemberDescriptorType):
-                with suppress(AttributeError):  # a slot without a value
-                    rows.append((name, member.__get__(value)))
-    return rows
+    return tuple(key_within(each, seen) for each in values)

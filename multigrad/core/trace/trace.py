@@ -21,7 +21,20 @@ from .. import ops
 from ..backend.discovery import backend_of
 from ..backend.values import compute
 from ..ir.graph import TYPE, Location, Node, make_node, walk
-from ..ir.op import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, Op, T, Type, dtype_name, is_float
+from ..ir.op import (
+    BOOL,
+    DTYPES,
+    FLOATS,
+    INPUT_SHAPE,
+    INT32,
+    KEY,
+    WHOLE,
+    Op,
+    T,
+    Type,
+    dtype_name,
+    is_float,
+)
 from ..ir.questions import note
 from ..passes.facts import Shapes, needed_shapes, shape_fact
 from ..passes.simplify import ALIAS, COPY, constant, on_numbers
@@ -527,3 +540,40 @@ def cast(x: Any, dtype: Any) -> Any:
 def native_dtype(x: Any, dtype: Any) -> Any:
     name = dtype_name(dtype)
     return x.dtype if name == T else backend_of(x).tensors.dtype(name)
+
+
+# --- axes and shapes, as far as a capture knows them ----------------------------------------------
+Axis = int | tuple[int, ...] | list[int] | None
+
+
+def axes_of(x: Any, axis: Axis) -> int | tuple[int, ...] | None:
+    """Return the attribute for an axis or axes, checked if this capture knows the rank."""
+    if axis is None:
+        return None
+    if isinstance(axis, tuple | list):
+        return tuple(one_axis(x, i) for i in axis)
+    return one_axis(x, axis)
+
+
+def one_axis(x: Any, axis: Any) -> int:
+    """Return one axis as an int.
+
+    Raises:
+        TypeError: it is no integer.
+        TraceError: x is symbolic, of a rank known here, and has no such axis.
+    """
+    axis = operator.index(axis)
+    if isinstance(x, Value) and x.node.type.shape == INPUT_SHAPE:
+        rank = x.trace.shapes.rank(x.node)
+        if rank and not -rank <= axis < rank:
+            raise x.trace.error(
+                f"names axis {axis} of a tensor that has {rank}: {-rank} to {rank - 1}"
+            )
+    return axis
+
+
+def known_shape(x: Any) -> tuple[int, ...] | None:
+    """Return the shape of a symbolic value if this capture has fixed it."""
+    if not isinstance(x, Value) or x.node.type.kind != "tensor":
+        return None
+    return x.trace.shapes.known(x.node)

@@ -30,11 +30,10 @@ from ...core.ir.op import T
 from ...core.passes.facts import BUFFERS
 from ...core.support.threads import in_child, make_lock
 from ...core.support.trees import optree
-from ...core.trace.axes import ask_for
 from ...core.trace.source import OWN, Reading
 from ...core.trace.trace import NeedsConcrete, Trace, Value, setting
 from ...errors import BackendNotFound, TraceError
-from ..trace.code_trace import UNDECIDED, Pair, is_lent, meet_numpy
+from ..trace.code_trace import UNDECIDED, Pair, ask_for, is_lent, meet_numpy
 from ..trace.xp.shapes import stack
 from .dialect import Handler, OwnTrace, find_dialect, registered_dialects
 from .symbols import SymbolicDType, SymbolicShape, number

@@ -39,8 +39,7 @@ from ...core.ir.op import (
 from ...core.ops.numerics import as_numpy_dtype
 from ...core.passes.facts import needed_shapes
 from ...core.trace import trace
-from ...core.trace.axes import known_shape
-from ...core.trace.trace import NeedsConcrete, Trace, Value, cast_node, constant
+from ...core.trace.trace import NeedsConcrete, Trace, Value, cast_node, constant, known_shape
 from ...core.trace.xp import all as xp
 from ..trace.code_trace import place_of
 from ..trace.python_protocols import PASSING, Answers, is_asked_by

@@ -12,7 +12,7 @@ A capture notes each kind of omission in `Limits.omissions`; if one matters, the
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +20,7 @@ from types import CodeType
 from typing import Any, ClassVar, NamedTuple
 
 from ...core import ops
+from ...core.ir import questions
 from ...core.ir.graph import Location, Node, make_node
 from ...core.ir.op import BOOL, Op, is_float
 from ...core.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
@@ -294,3 +295,16 @@ class CodeTrace(Trace):
         if value.base is not None:
             mark_view(result, value, True)
         return result
+
+
+def ask_for(what: str, values: Iterable[Any]) -> None:
+    """Require "ndim" or "shape" of all values; the unknown ones are asked for together."""
+    count, facts = questions.count(), dict[str, None]()
+    for value in values:
+        try:
+            getattr(value, what)
+        except NeedsConcrete as need:
+            facts.update(dict.fromkeys(need.facts))
+    questions.forget(count)
+    if facts:
+        raise NeedsConcrete(*facts)

@@ -11,9 +11,20 @@ import numpy as np
 from ... import ops
 from ...ir.op import BOOL, WHOLE, T
 from ...passes.simplify import constant
-from ..axes import Axis, axes_of, known_shape
 from ..coercion import is_exact
-from ..trace import Value, apply, cast, copy_of, dtype_name, lift, native_dtype, pow
+from ..trace import (
+    Axis,
+    Value,
+    apply,
+    axes_of,
+    cast,
+    copy_of,
+    dtype_name,
+    known_shape,
+    lift,
+    native_dtype,
+    pow,
+)
 from .ops import maximum, minimum
 
 Tensor = Any

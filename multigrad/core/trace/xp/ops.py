@@ -16,8 +16,7 @@ from typing import Any
 from ... import ops as op_table
 from ...ir.attributes import ANYTHING as AS_GIVEN
 from ...ir.op import REQUIRED, Op
-from ..axes import Axis, axes_of, one_axis
-from ..trace import apply
+from ..trace import Axis, apply, axes_of, one_axis
 from .examples import EXAMPLES
 
 Tensor = Any

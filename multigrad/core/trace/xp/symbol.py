@@ -11,9 +11,8 @@ from typing import Any
 
 from ...ir.op import INPUT_SHAPE, SCALAR_SHAPE, keeps_rank
 from ...passes.facts import needed_shapes, shape_fact
-from ..axes import known_shape
 from ..coercion import NeedsConcrete
-from ..trace import Value
+from ..trace import Value, known_shape
 from . import all as xp
 
 

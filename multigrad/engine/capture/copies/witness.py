@@ -17,9 +17,9 @@ from typing import Any, Self
 
 from ....core import ops
 from ....core.ir.graph import Graph, every_node
-from ....core.trace.identity import attributes_of
 from ....core.trace.source import OWN
 from ....core.trace.trace import Trace, Value
+from ...trace.contents import attributes_of
 from ..user_code.inspection import contents, may_store, nested_codes, tensors_of
 from ..user_code.snapshot import FIXED, Snapshot, has_state, is_state, shown
 

@@ -37,10 +37,10 @@ from ....core.ir.op import (
 from ....core.ops.numerics import as_numpy_dtype
 from ....core.passes.simplify import substitute
 from ....core.support.trees import optree
-from ....core.trace.axes import ask_for, known_shape, one_axis
-from ....core.trace.trace import NeedsConcrete, Trace, Value, cast, lift
+from ....core.trace.trace import NeedsConcrete, Trace, Value, cast, known_shape, lift, one_axis
 from ....core.trace.xp import all as xp
 from ....errors import UnsupportedOp
+from ...trace.code_trace import ask_for
 from ...trace.derived.scans import loop_values
 from .loops import (
     CarriedNumbers,

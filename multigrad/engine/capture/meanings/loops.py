@@ -24,9 +24,8 @@ from ....core.ir.graph import Graph, Node, Region, dependents, make_node, walk
 from ....core.ir.op import BOOL, INPUT_SHAPE, INT32, SCALAR_SHAPE, UNKNOWN, T, Type
 from ....core.passes.simplify import rebuild, simplify, substitute
 from ....core.support.trees import optree
-from ....core.trace.axes import known_shape
 from ....core.trace.coercion import lift_array
-from ....core.trace.trace import Trace, Value, apply, is_symbolic_tensor, lift
+from ....core.trace.trace import Trace, Value, apply, is_symbolic_tensor, known_shape, lift
 from ....core.trace.xp import all as xp
 from ...lowering.calls import drop_calls
 from ...ops.loops import keeps

@@ -20,8 +20,7 @@ import numpy as np
 from ....core import ops
 from ....core.ir.graph import Node
 from ....core.ir.op import INT64, WHOLE, is_float
-from ....core.trace.axes import known_shape
-from ....core.trace.trace import Value, cast_node, is_symbolic_tensor, lift
+from ....core.trace.trace import Value, cast_node, is_symbolic_tensor, known_shape, lift
 from ....core.trace.xp import all as xp
 from ...lowering.calls import route_gradient
 from ...trace.xp.shapes import ADDING, TAKING, from_front, is_inside, put_at

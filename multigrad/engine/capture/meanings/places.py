@@ -15,9 +15,8 @@ import numpy as np
 
 from ....core import ops
 from ....core.ir.op import BOOL, INPUT_SHAPE, INT64, SCALAR_SHAPE, WHOLE, T, is_float
-from ....core.trace.axes import known_shape
 from ....core.trace.coercion import is_exact
-from ....core.trace.trace import Value, cast, cast_node, dtype_name, lift
+from ....core.trace.trace import Value, cast, cast_node, dtype_name, known_shape, lift
 from ....core.trace.xp import all as xp
 from ....core.trace.xp import transposes
 from ...lowering.calls import route_gradient

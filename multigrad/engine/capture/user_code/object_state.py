@@ -27,9 +27,10 @@ import numpy as np
 
 from ....core.backend.discovery import backend_of
 from ....core.ir.op import BOOL, FLOATS, WHOLE, dtype_name
-from ....core.trace.identity import Same, attributes_of, is_plain, value_key
+from ....core.trace.identity import Same, is_plain, value_key
 from ....core.trace.trace import Trace, Value
 from ....errors import BackendNotFound, RuleTypeError
+from ...trace.contents import attributes_of
 from ..dialect import load_dialects, registered_dialects
 from .inspection import held_around, mentioned, nested_codes
 from .libraries import OWN, is_library_file

@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from ....core.trace.identity import Same, attributes_of, dict_of, value_key
+from ....core.trace.identity import Same, value_key
+from ...trace.contents import attributes_of, dict_of
 from ..dialect import registered_dialects
 from .inspection import WRAPPED, contents, method_of, plain_function, values_of
 

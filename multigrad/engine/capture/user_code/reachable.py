@@ -25,9 +25,9 @@ from threading import Condition
 from typing import Any
 
 from ....core.support.threads import set_within
-from ....core.trace.identity import attributes_of
 from ....core.trace.lookups import note
 from ....errors import TraceError
+from ...trace.contents import attributes_of
 from ..dialect import registered_dialects
 from .inspection import (
     LONGEST_WORD,

@@ -36,10 +36,11 @@ import numpy as np
 from ....core.backend.discovery import backend_of
 from ....core.support.lazy_modules import imported_module
 from ....core.support.trees import optree
-from ....core.trace.identity import attributes_of, is_plain
+from ....core.trace.identity import is_plain
 from ....core.trace.source import STATE
 from ....core.trace.trace import Trace, Value
 from ....errors import BackendNotFound
+from ...trace.contents import attributes_of
 from ..dialect import registered_dialects
 from .inspection import (
     acts,

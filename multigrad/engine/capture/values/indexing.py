@@ -26,8 +26,7 @@ from ....core.ir.graph import MOST_ELEMENTS, Node
 from ....core.ir.op import BOOL, SCALAR_SHAPE, UNKNOWN, T, is_float
 from ....core.ir.results import PER_ELEMENT
 from ....core.passes.simplify import COPY
-from ....core.trace.axes import known_shape
-from ....core.trace.trace import NeedsConcrete, Value, cast, lift
+from ....core.trace.trace import NeedsConcrete, Value, cast, known_shape, lift
 from ....core.trace.xp import all as xp
 from ..dialect import habits_of
 from ..meanings import arrays, parts

@@ -42,11 +42,10 @@ from ....core.ir.op import (
     dtype_name,
 )
 from ....core.passes.facts import LIBRARY, ON_NUMBERS, needed_rank
-from ....core.trace.axes import known_shape
 from ....core.trace.coercion import cast_node
 from ....core.trace.lookups import note
 from ....core.trace.source import AUTOCAST, TENSORS
-from ....core.trace.trace import NeedsConcrete, Trace, Value
+from ....core.trace.trace import NeedsConcrete, Trace, Value, known_shape
 from ....errors import BackendNotFound
 from ...trace.code_trace import OF_CODE, OF_TENSORS, UNDECIDED, meet_numpy, rely_on_library
 from ..dialect import find_dialect

@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 
 from ....core.ir.op import FLOATS, WHOLE, is_float
-from ....core.trace.axes import known_shape
 from ....core.trace.source import OWN
-from ....core.trace.trace import NeedsConcrete, Value, copy_of, is_symbolic_tensor
+from ....core.trace.trace import NeedsConcrete, Value, copy_of, is_symbolic_tensor, known_shape
 from ....core.trace.xp import all as xp
 from ...trace.code_trace import UNDECIDED
 from ...trace.python_protocols import Answers

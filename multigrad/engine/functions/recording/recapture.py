@@ -30,10 +30,9 @@ from ....core.lowering.function_graph import FunctionGraph
 from ....core.ops.properties import CONSTANT, LINEAR, ZERO, is_zero
 from ....core.passes.facts import needed_shapes, shape_fact
 from ....core.passes.simplify import simplify
-from ....core.trace.axes import known_shape
 from ....core.trace.lookups import note
 from ....core.trace.source import BRANCHES, MISSING, NO_GRADIENTS
-from ....core.trace.trace import NeedsConcrete, Trace, Value, constant, setting
+from ....core.trace.trace import NeedsConcrete, Trace, Value, constant, known_shape, setting
 from ....core.trace.xp import all as xp
 from ....errors import TraceError
 from ...capture.copies.witness import numbers_from_elsewhere

@@ -49,10 +49,9 @@ from ....core.passes.facts import LIBRARY
 from ....core.passes.simplify import simplify
 from ....core.support.threads import set_within
 from ....core.support.trees import optree
-from ....core.trace.axes import known_shape
 from ....core.trace.lookups import reading
 from ....core.trace.source import ORDERS
-from ....core.trace.trace import NeedsConcrete, Trace, Value, constant
+from ....core.trace.trace import NeedsConcrete, Trace, Value, constant, known_shape
 from ....core.trace.xp import all as xp
 from ....errors import GradientError, MultigradError, TraceError
 from ...capture.copies.witness import Witness, has_number_from_elsewhere

@@ -34,11 +34,10 @@ from ....core.rules.signature import called_method, name_of
 from ....core.support.pickles import pickled
 from ....core.support.threads import SERIALS, build_once
 from ....core.support.trees import Tensor
-from ....core.trace.axes import known_shape
 from ....core.trace.identity import function_key, items_key
 from ....core.trace.lookups import is_read, look_up_all
 from ....core.trace.source import TENSORS, Reading
-from ....core.trace.trace import NeedsConcrete, Trace, Value
+from ....core.trace.trace import NeedsConcrete, Trace, Value, known_shape
 from ....errors import DisprovedError, GradientError, RuleTypeError, TraceError
 from ...capture.user_code.libraries import OWN
 from ...capture.user_code.object_state import read_state

@@ -8,8 +8,7 @@ import math
 from typing import Any
 
 from ....core import ops
-from ....core.trace.axes import Axis, axes_of
-from ....core.trace.trace import Value, apply, are_bools, copy_of
+from ....core.trace.trace import Axis, Value, apply, are_bools, axes_of, copy_of
 from ....core.trace.xp.ops import equal, isnan, mean, var, where
 
 Tensor = Any

@@ -14,8 +14,15 @@ import numpy as np
 
 from ....core import ops
 from ....core.ir.graph import Node
-from ....core.trace.axes import Axis, axes_of, known_shape, one_axis
-from ....core.trace.trace import Value, apply, is_symbolic_tensor
+from ....core.trace.trace import (
+    Axis,
+    Value,
+    apply,
+    axes_of,
+    is_symbolic_tensor,
+    known_shape,
+    one_axis,
+)
 from ....core.trace.xp import transposes
 from ....core.trace.xp.arrays import broadcast_to, dim
 from ....core.trace.xp.ops import (

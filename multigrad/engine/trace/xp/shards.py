@@ -10,8 +10,7 @@ from typing import Any
 
 from ....core import ops
 from ....core.ir.op import Op
-from ....core.trace.axes import one_axis
-from ....core.trace.trace import apply
+from ....core.trace.trace import apply, one_axis
 from ....errors import RuleValueError
 from ...support.shards import read_names
 
