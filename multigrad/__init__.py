@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from .compat.wrappers import Activation
     from .core import xp
     from .core.functions.capture import Capture
-    from .core.functions.function import Function
     from .core.lowering.forwards import activations
     from .core.rules.activation import activation
     from .core.rules.context import use
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from .core.rules.vjp import vjp
     from .engine.backend.statuses import backends
     from .engine.functions.custom_gradient import custom_gradient, function
+    from .engine.functions.function import Function
     from .engine.functions.implicit.implicit import implicit
     from .engine.functions.importers import (
         convert,
@@ -168,7 +168,7 @@ _ROOMS = {
         "RuleError StaleTraceError TraceError UnsupportedOp",
         "engine.support.c_libraries": "enable",
         "engine.functions.custom_gradient": "custom_gradient function",
-        "core.functions.function": "Function",
+        "engine.functions.function": "Function",
         "engine.functions.implicit.implicit": "implicit",
         "engine.functions.importers": "convert from_autograd_function from_custom_jvp "
         "from_custom_vjp from_tf_custom_gradient",

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from .core.backend.compiler_events import is_tracing, tell_moved
 from .core.backend.values import concrete_number, owner_of
-from .core.functions.parameters import told_arguments
 from .core.ir.op import FLOATS, dtype_name
 from .core.support.lazy_modules import module_hooks
 from .core.support.pickles import name_in_module, pickled
@@ -29,6 +28,7 @@ from .core.support.threads import make_lock
 from .core.support.trees import Tensor
 from .core.trace.active_rules import Moving
 from .core.trace.xp import all as xp
+from .engine.functions.calls.parameters import told_arguments
 from .engine.trace.moving_numbers import check_move, note_moved, refuse_step
 from .errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError, suggest
 

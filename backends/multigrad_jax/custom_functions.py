@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from multigrad.core import ops
-from multigrad.core.functions.arguments import Layout, positional_names, replace_at
+from multigrad.core.functions.arguments import Layout, replace_at
 from multigrad.core.functions.capture_errors import kind_name
-from multigrad.core.functions.parameters import bind_call, signature_of
 from multigrad.core.functions.recipe import (
     ArgumentRules,
     ImportedGradient,
@@ -33,6 +32,7 @@ from multigrad.core.trace.source import UNDIFFERENTIATED
 from multigrad.core.trace.trace import Trace, Value, known_shape
 from multigrad.engine.capture.copies.run_or_import import run_written_in
 from multigrad.engine.capture.user_code.inspection import contents, plain_function
+from multigrad.engine.functions.calls.arguments import positional_names
 from multigrad.engine.functions.calls.imported_gradients import (
     RECORDED,
     Pushed,
@@ -41,6 +41,7 @@ from multigrad.engine.functions.calls.imported_gradients import (
     make_tangent,
     recording,
 )
+from multigrad.engine.functions.calls.parameters import bind_call, signature_of
 from multigrad.engine.functions.recording.recapture import are_close
 from multigrad.engine.passes.residuals import by_value, unmarked
 from multigrad.errors import GradientError, TraceError

@@ -16,8 +16,6 @@ import optree
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
 
-from multigrad.core.functions.function import Function
-from multigrad.core.functions.parameters import read_parameters, signature_of
 from multigrad.core.functions.recipe import ImportedGradient, Recipe, Recorded
 from multigrad.core.rules.signature import name_of
 from multigrad.core.trace.trace import Trace, Value
@@ -30,7 +28,9 @@ from multigrad.engine.functions.calls.imported_gradients import (
     deliver,
     recording,
 )
+from multigrad.engine.functions.calls.parameters import read_parameters, signature_of
 from multigrad.engine.functions.code_recipes import import_once, pair_of
+from multigrad.engine.functions.function import Function
 
 from .recomputed_regions import FIRST
 

@@ -29,12 +29,12 @@ import numpy as np
 import multigrad as xg
 from multigrad.audit.audit import open_up
 from multigrad.audit.trial import trial_of
-from multigrad.core.functions.function import Function
 from multigrad.core.ir.op import FLOATS
 from multigrad.core.ops.numerics import as_numpy_dtype, ignoring_warnings
 from multigrad.core.rules.activation import Activation
 from multigrad.core.rules.rule import Rule
 from multigrad.engine.capture.user_code.object_state import held_by, read_state
+from multigrad.engine.functions.function import Function
 from multigrad.engine.functions.object_function import owner_of_method
 from multigrad.engine.functions.proof.line_tracing import TooLong
 from multigrad.engine.ops.loops import Endless

@@ -39,18 +39,18 @@ provide("multigrad", {
     "core.xp": {"engine.capture.dialects.array_api": "find"},
     # code that is not plain: its capture, its proof, what it is read as
     "core.functions.capture": {"engine.capture.dialect": "check_dialect"},
-    "core.functions.recipe": {"engine.capture.user_code.libraries": "library_of"},
+    "core.functions.recipe": {
+        "engine.capture.user_code.libraries": "library_of",
+        "engine.functions.calls.arguments": "read_layout",
+    },
     "core.functions.captures": {
         "engine.functions.code_proof": "capture_code prove_code read_otherwise facts_of_indices",
         "engine.functions.proof.memory": "as_placed",
-        "engine.functions.nested_calls": "inline",
     },
     # calls of it: as written, of numbers that it reads, with what it assumes
     "core.functions.entries": {
-        "engine.functions.native_entries": "leaves_numbers_to_original original_entry native_entry "
-        "entry_under_transforms follow_library",
+        "engine.functions.entries": "native_entry entry_under_transforms",
         "engine.functions.known_forms": "find_form entries_by_facts",
-        "engine.functions.calls.assumptions": "check_assumptions",
     },
     "core.functions.binding": {
         "engine.functions.calls.library_dtypes": "weakened",
@@ -60,9 +60,12 @@ provide("multigrad", {
     # documents, and models that are being built
     "core.functions.function": {
         "engine.functions.saving": "encode_function _rebuild",
-        "engine.functions.placeholders": "call_with_placeholders",
+        "engine.functions.nested_calls": "inline",
     },
-    "core.rules.rule": {"engine.functions.documents.rules": "encode_rule"},
+    "core.rules.rule": {
+        "engine.functions.documents.rules": "encode_rule",
+        "engine.functions.function": "as_function",
+    },
     # rules of such code, over shards, under forwards that are functions, and their vjp
     "core.rules.specialization": {
         "engine.capture.copies.run_or_import": "run_rule",
@@ -89,6 +92,7 @@ provide("multigrad", {
     },
     "core.rules.rule_in_force": {"engine.support.parts": "bind_addressed"},
     "core.rules.vjp": {
-        "engine.rules.jvp": "vjp_by_framework as_derived entry_of vjp_as_written"
+        "engine.rules.jvp": "vjp_by_framework as_derived entry_of vjp_as_written",
+        "engine.functions.calls.assumptions": "check_call",
     },
 })  # fmt: skip

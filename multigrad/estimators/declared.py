@@ -21,10 +21,7 @@ import numpy as np
 
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import FUNCTION_READERS
-from ..core.functions.arguments import Layout, flatten, read_layout
-from ..core.functions.entries import kind_of
-from ..core.functions.function import Function, uncaptured
-from ..core.functions.parameters import Completion, unknown_argument
+from ..core.functions.arguments import Layout, flatten
 from ..core.functions.recipe import ArgumentRules, Options, Recipe, Recorded
 from ..core.ir.op import FLOATS, T
 from ..core.support.params import P, R, Range, read_ranges
@@ -35,7 +32,11 @@ from ..core.trace.trace import Trace, Value
 from ..core.trace.xp import all as xp
 from ..core.xp import finfo, float32
 from ..engine.capture.dialect import XP, check_dialect
+from ..engine.functions.calls.arguments import read_layout
+from ..engine.functions.calls.parameters import Completion, unknown_argument
 from ..engine.functions.code_recipes import recipe_of_gradient
+from ..engine.functions.entries import kind_of
+from ..engine.functions.function import Function, uncaptured
 from ..errors import GradientError, RuleTypeError, RuleValueError
 
 MOST_CACHED = 512  # calls of one estimator with arguments of certain types

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.functions.function import Function
 from ..core.trace.xp import all as xp
+from ..engine.functions.function import Function
 from ..errors import RuleTypeError, RuleValueError, suggest
 from .declared import Estimator, catalogue, estimator, is_tensor, one_axis, summed, widened
 

@@ -20,7 +20,7 @@ import keras
 
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import load_backend
-from ..core.functions.parameters import unknown_argument
+from ..engine.functions.calls.parameters import unknown_argument
 from .compiled_steps import (
     BACKEND,
     HOST,

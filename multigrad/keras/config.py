@@ -20,13 +20,13 @@ from typing import Any
 from .. import schedule as schedules
 from ..core.backend.discovery import entry_points, load_backend
 from ..core.backend.values import concrete_number
-from ..core.functions.function import Function
 from ..core.lowering.forwards import Forward
 from ..core.rules.registry import compose, get, resolve, rules
 from ..core.rules.rule import Rule
 from ..core.rules.rule_names import OWN
 from ..core.support.params import read_fused, read_way
 from ..engine.functions.documents.rules import decode_shards
+from ..engine.functions.function import Function
 from ..engine.rules.model.forward_of_code import ForwardOfCode
 from ..engine.rules.saving import from_dict
 from ..errors import BackendNotFound, FormatError, MultigradError, RuleError, RuleTypeError

@@ -30,16 +30,15 @@ from ..core.backend.contract import Backend
 from ..core.functions.arguments import flatten, owner_of, replace_at, unwrap
 from ..core.functions.capture_errors import NotCaptured
 from ..core.functions.facts import shape_key
-from ..core.functions.function import Function
-from ..core.functions.parameters import BoundFunction, bind_call
 from ..core.ir.op import dtype_name
 from ..core.lowering.checks import find_lacking
 from ..core.ops.numerics import as_numpy_dtype
 from ..core.support.trees import Tensor, optree
 from ..engine.backend.guest import Kind, kind_of
+from ..engine.functions.calls.parameters import BoundFunction, bind_call
 from ..engine.functions.custom_gradient import function as make_function
+from ..engine.functions.function import Function, take_placeholders
 from ..engine.functions.known_forms import capture_example
-from ..engine.functions.placeholders import take_placeholders
 from ..engine.rules.guest_function import infer_kinds
 from ..engine.rules.opaque import call_function
 from ..errors import RuleError, RuleTypeError, TraceError, UnsupportedOp

@@ -18,7 +18,7 @@ import numpy as np
 # Keras (3.15) has no public name for it.
 from keras.src.backend.common.variables import AutocastScope
 
-from ..core.functions.function import Function
+from ..engine.functions.function import Function
 from ..errors import RuleTypeError, RuleValueError
 from ..estimators.declared import Estimator
 from ..estimators.quantizers import STANDARD, Description, axes_of, look_at, read_quantization

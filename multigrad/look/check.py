@@ -12,11 +12,11 @@ import numpy as np
 
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import load_backend
-from ..core.functions.function import Function
 from ..core.lowering.lower import lower_graphs
 from ..core.ops.numerics import as_numpy_dtype
 from ..core.rules.activation_function import graphs_under
 from ..core.support.trees import optree
+from ..engine.functions.function import Function
 from ..engine.functions.known_forms import prove_given
 from ..errors import RuleTypeError
 from .subject import (

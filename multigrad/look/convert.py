@@ -18,12 +18,12 @@ from ..core.backend.contract import Backend
 from ..core.backend.discovery import load_backend
 from ..core.functions.arguments import flatten
 from ..core.functions.capture_errors import NotCaptured
-from ..core.functions.function import Function
 from ..core.functions.recipe import Variant
 from ..core.ir.graph import every_node
 from ..core.support.records import cached_property
 from ..core.support.trees import optree
 from ..engine import random
+from ..engine.functions.function import Function
 from ..engine.functions.known_forms import capture_example
 from ..engine.functions.proof.compare import are_off, eps_of, largest_of, margins
 from ..engine.functions.proof.line_tracing import StepLimit

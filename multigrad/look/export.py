@@ -20,7 +20,6 @@ from ..core.backend.discovery import load_backend
 from ..core.functions.arguments import flatten, owner_of, unwrap
 from ..core.functions.capture_errors import NotCaptured
 from ..core.functions.decision import EXPORTED
-from ..core.functions.function import Function
 from ..core.functions.recipe import Variant
 from ..core.rules.activation import Activation
 from ..core.rules.rule_in_force import read_number
@@ -28,6 +27,7 @@ from ..core.rules.vjp import function_under
 from ..core.support.trees import optree
 from ..engine.functions.documents.format import MOST_BYTES, parse
 from ..engine.functions.eject.eject import eject_operators
+from ..engine.functions.function import Function, as_function
 from ..engine.functions.object_function import on_backend
 from ..engine.functions.saving import OPERATORS_FILE, read_operators
 from ..engine.rules.saving import from_dict
@@ -267,7 +267,7 @@ def _as_function_and_arguments(
             raise RuleTypeError(f"{inner!r} takes one tensor, got {len(inputs)} inputs")
         # Schedules are settled: a file holds the numbers of this moment.
         function, values, _ = function_under(inner)
-        return function, (*inputs, *values)
+        return as_function(function), (*inputs, *values)
     raise RuleTypeError(
         f"expected a Function or an activation for {path.name!r}, got {type(obj).__name__} "
         f"{obj!r:.40}: ONNX holds a forward and a backward of each. Make one by xg.function, "

@@ -9,8 +9,8 @@ from typing import Any, Literal, Never, TypeAlias
 
 import numpy as np
 
-from ..core.functions.parameters import told_arguments
 from ..core.rules.registry import unknown_keyword_error
+from ..engine.functions.calls.parameters import told_arguments
 from ..engine.support.extras import import_extra
 from ..engine.support.files import replacing
 from ..errors import RuleTypeError, RuleValueError

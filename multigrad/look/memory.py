@@ -20,7 +20,6 @@ import numpy as np
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import in_use, load_backend
 from ..core.functions.capture_errors import NotCaptured
-from ..core.functions.function import Function
 from ..core.functions.recipe import Variant
 from ..core.ir.graph import Node
 from ..core.ir.op import BOOL, FLOATS, WHOLE, T, dtype_name
@@ -30,6 +29,7 @@ from ..core.passes.facts import SHARDS, Shapes, is_tensor_input, shape_fact
 from ..core.passes.residuals import BYTES, ResidualCut
 from ..core.rules.activation import Activation
 from ..core.rules.vjp import function_under
+from ..engine.functions.function import Function, as_function
 from ..engine.functions.known_forms import capture_example
 from ..engine.lowering.cuts import cut_with_costly, find_cuts_for_writes, without_calls
 from ..engine.passes.residuals import PACK
@@ -242,7 +242,8 @@ def _function_of(obj: Any) -> tuple[Function, tuple[Any, ...]]:
             f"rule {in_force.specialization.rule.name!r} runs as it is (native=True), so it may "
             "read its whole input, which is kept"
         )
-    return function_under(activation)[:2]
+    function, values, _ = function_under(activation)
+    return as_function(function), values
 
 
 def _residuals_of(

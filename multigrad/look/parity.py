@@ -21,6 +21,7 @@ from ..core.support.trees import optree
 from ..core.trace.lookups import at_present
 from ..engine.backend.statuses import backends
 from ..engine.capture.user_code.object_state import read_state
+from ..engine.functions.function import as_function
 from ..engine.functions.known_forms import capture_example
 from ..engine.functions.object_function import owner_of_method
 from ..engine.functions.proof.compare import are_off, eps_of, margins, smallest_of
@@ -246,7 +247,8 @@ def _graphs(
     if subject.function is not None:
         function, args, leaves = subject.function, inputs.nest(arrays)[0], inputs.leaves
     else:
-        function, values, _ = function_under(subject.call)
+        under, values, _ = function_under(subject.call)
+        function = as_function(under)
         args = leaves = (arrays[0], *values)
     try:
         variant = capture_example(function, *args)

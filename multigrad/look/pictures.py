@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..core.functions.function import Function
 from ..core.rules.activation import Activation
 from ..core.rules.activation_function import as_forward, put_under
 from ..core.rules.registry import resolve
@@ -18,6 +17,7 @@ from ..core.rules.rule import Rule
 from ..core.rules.signature import unknown_param
 from ..core.rules.vjp import vjp
 from ..core.trace.active_rules import Moving
+from ..engine.functions.function import Function, as_function
 from ..errors import RuleTypeError, RuleValueError
 from .curves import (
     DRAWS,
@@ -158,7 +158,7 @@ def draw(
 def forward_curves(forward: Any, x: Array) -> list[Curve]:
     """Return an activation and its true derivative, whatever rule is in force."""
     row = as_forward(forward)
-    function = put_under(None, row)
+    function = as_function(put_under(None, row))
 
     def derivative(tin: Array) -> Array:
         return vjp(function, tin)[1](np.ones_like(tin))[0]

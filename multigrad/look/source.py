@@ -22,7 +22,6 @@ from ..core.backend.contract import Backend
 from ..core.backend.discovery import in_use, load_backend
 from ..core.backend.emitted import Attached
 from ..core.functions.decision import LOWERED, SHOWN
-from ..core.functions.function import Function
 from ..core.functions.recipe import Variant
 from ..core.ir.graph import Graph, Node, format_graph
 from ..core.ir.op import INPUT_SHAPE, SCALAR_SHAPE, T, Type
@@ -40,6 +39,7 @@ from ..core.trace.active_rules import Moving
 from ..core.trace.trace import NeedsConcrete
 from ..engine.functions.chain import Chain
 from ..engine.functions.eject.eject import eject, fact_checks
+from ..engine.functions.function import Function
 from ..engine.functions.known_forms import find_variant
 from ..engine.functions.saving import Asked, asked_of_arguments, over_dtypes
 from ..engine.lowering.checks import format_lengths

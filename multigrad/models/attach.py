@@ -11,10 +11,10 @@ from importlib import import_module
 from typing import Any, Protocol, Self, TypeAlias, TypeVar, overload
 
 from ..core.backend.discovery import in_use, refuse_unusable
-from ..core.functions.parameters import told_arguments
 from ..core.rules.rule import Rule
 from ..core.support.params import P, R
 from ..core.support.threads import make_lock
+from ..engine.functions.calls.parameters import told_arguments
 from ..engine.functions.importers import framework_of
 from ..errors import RuleTypeError, RuleValueError
 from ..estimators.quantizers import Description

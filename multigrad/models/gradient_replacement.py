@@ -14,15 +14,15 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ..core.functions.function import Function as AnyFunction
-from ..core.functions.parameters import BoundFunction
 from ..core.lowering.checks import shapes_agree
 from ..core.rules.registry import resolve
 from ..core.rules.rule import Rule
 from ..core.rules.rule_names import epoch
 from ..core.support.trees import Tensor
 from ..core.trace.active_rules import is_of_then
+from ..engine.functions.calls.parameters import BoundFunction
 from ..engine.functions.custom_gradient import custom_gradient
+from ..engine.functions.function import Function as AnyFunction
 from ..errors import GradientError
 
 Replacement: TypeAlias = AnyFunction | BoundFunction

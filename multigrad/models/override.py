@@ -19,7 +19,6 @@ import optree
 
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import in_use, load_backend
-from ..core.functions.function import Function
 from ..core.functions.recipe import Options, Recipe, Recorded
 from ..core.ir.op import INPUT, Op, format_shape, is_float
 from ..core.rules.rule import Rule
@@ -30,6 +29,7 @@ from ..core.trace.xp import all as xp
 from ..engine.capture.foreign_calls import record_call
 from ..engine.capture.values.tracer import V
 from ..engine.functions.code_recipes import recipe_of_pair
+from ..engine.functions.function import Function
 from ..engine.trace.code_trace import CodeTrace
 from ..errors import (
     GradientError,

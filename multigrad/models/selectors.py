@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from ..core.functions.arguments import positional_names
-from ..core.functions.parameters import signature_of
+from ..engine.functions.calls.arguments import positional_names
+from ..engine.functions.calls.parameters import signature_of
 from ..errors import ActsNowhereWarning, RuleTypeError, RuleValueError, suggest
 from .attribution.composites import COMPOSITES, Composite, entry_of, refuse_uncalled
 from .attribution.kinds import KINDS, has_meaning, is_layer_rule

@@ -17,6 +17,7 @@ CAPTURING = {
     "multigrad/core/functions/entries.py",
     "multigrad/core/rules/activation_function.py",
     "multigrad/engine/functions/known_forms.py",
+    "multigrad/engine/functions/saving.py",
     "backends/multigrad_torch/compile/function_calls.py",
     "backends/multigrad_torch/core/compile/calls.py",
 }

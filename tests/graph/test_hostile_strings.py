@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.core.functions.function import Function
+from multigrad.engine.functions.function import Function
 
 from ..functions.documents.test_hostile_documents import FLOAT, TENSOR, UNKNOWN, Document, X, rule
 

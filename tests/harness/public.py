@@ -49,7 +49,7 @@ NAMES = {
 # The classes whose public methods and properties are names too, and their pages.
 CLASSES = {
     "multigrad.core.rules.rule.Rule": "objects.md",
-    "multigrad.core.functions.function.Function": "objects.md",
+    "multigrad.engine.functions.function.Function": "objects.md",
     "multigrad.models.attach.Attachment": "objects.md",
     "multigrad.models.selectors.Row": "objects.md",
     "multigrad.models.override.Overridden": "objects.md",

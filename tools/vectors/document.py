@@ -8,10 +8,10 @@ from typing import Any
 
 from multigrad import __name__ as package
 from multigrad import estimators
-from multigrad.core.functions.function import Function
 from multigrad.core.rules import registry
 from multigrad.core.rules.rule import Rule
 from multigrad.engine.functions.documents.versions import kinks_of
+from multigrad.engine.functions.function import Function
 from multigrad.engine.functions.importers import convert
 from multigrad.errors import suggest
 from multigrad.estimators.declared import Estimator

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 
 from multigrad.core.backend.contract import Backend
 from multigrad.core.functions.arguments import replace_at
-from multigrad.core.functions.function import Function
+from multigrad.core.trace.identity import attributes_of
 from multigrad.engine.capture.user_code.inspection import contents
+from multigrad.engine.functions.function import Function
 from multigrad.engine.trace.contents import attributes_of
 
 from ..core.attach.host import is_traced

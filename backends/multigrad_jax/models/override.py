@@ -24,9 +24,9 @@ import jax.numpy as jnp
 from jax.extend import core, source_info_util
 
 from multigrad.core.functions.arguments import replace_at
-from multigrad.core.functions.function import Function
 from multigrad.core.rules.signature import name_of
 from multigrad.core.trace.lookups import Meanings, look_up_all
+from multigrad.engine.functions.function import Function
 from multigrad.errors import RuleValueError
 from multigrad.models.gradient_replacement import replace_gradient
 from multigrad.models.override import Following, SelectedCalls, one_input

@@ -33,11 +33,11 @@ from tensorflow.python.eager.polymorphic_function import concrete_function, poly
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.op_callbacks import add_op_callback, remove_op_callback
 
-from multigrad.core.functions.function import Function
 from multigrad.core.rules.signature import name_of
 from multigrad.core.support.threads import make_lock
 from multigrad.core.trace.trace import setting
 from multigrad.engine.capture.foreign_calls import Interception
+from multigrad.engine.functions.function import Function
 from multigrad.errors import RuleValueError
 from multigrad.models.gradient_replacement import check_fit, replace_gradient
 from multigrad.models.override import Following, Meant, SelectedCalls, one_input, refuse_operation

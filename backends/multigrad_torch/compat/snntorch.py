@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.core.functions.parameters import bind_call
 from multigrad.core.rules.activation import Activation, activation
 from multigrad.core.rules.registry import get
+from multigrad.engine.functions.calls.parameters import bind_call
 from multigrad.errors import RuleTypeError
 
 Tensor: TypeAlias = torch.Tensor

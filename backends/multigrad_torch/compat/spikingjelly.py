@@ -16,9 +16,9 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import nn
 
-from multigrad.core.functions.parameters import bind_call
 from multigrad.core.rules.activation import activation
 from multigrad.core.rules.registry import get
+from multigrad.engine.functions.calls.parameters import bind_call
 
 from ..modules import PRIMITIVES, Activation
 

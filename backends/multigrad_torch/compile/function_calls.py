@@ -18,7 +18,7 @@ from multigrad.core.functions.arguments import flatten
 from multigrad.core.functions.capture_errors import NotCaptured
 from multigrad.core.functions.decision import COMPILED, EXPORTED, SAME, decide, form_under_autocast
 from multigrad.core.functions.facts import gather_facts
-from multigrad.core.functions.function import Function, by_identifier, uncaptured
+from multigrad.core.functions.function import by_identifier
 from multigrad.core.functions.recipe import Variant
 from multigrad.core.lowering.lower import compile_source
 from multigrad.core.rules.activation import Activation
@@ -32,6 +32,7 @@ from multigrad.core.trace.source import AUTOCAST, MISSING, TWICE
 from multigrad.core.trace.trace import NeedsConcrete, Value
 from multigrad.engine.capture.user_code.reads import Reads
 from multigrad.engine.capture.values.oracle import ModeOf
+from multigrad.engine.functions.function import Function, uncaptured
 from multigrad.engine.functions.saving import as_operator
 from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from multigrad.core.functions.capture_errors import NotCaptured
-from multigrad.core.functions.function import Function
 from multigrad.core.lowering.lower import compile_source
 from multigrad.engine.capture.user_code.inspection import WRAPPED
 from multigrad.engine.capture.user_code.paths import ATOMS, BUFFERS, CONTAINERS, MISSING, is_record
 from multigrad.engine.capture.user_code.reads import LENGTH, Reads
+from multigrad.engine.functions.function import Function
 from multigrad.errors import TraceError
 
 

@@ -17,7 +17,6 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from multigrad.core.backend.values import is_float_tensor
-from multigrad.core.functions.parameters import bind_call, signature_of
 from multigrad.core.functions.recipe import Recorded
 from multigrad.core.ir import questions
 from multigrad.core.ir.op import UNKNOWN, is_float
@@ -28,6 +27,7 @@ from multigrad.engine.capture.meanings.places import Extremes
 from multigrad.engine.capture.user_code.inspection import nested_codes
 from multigrad.engine.capture.user_code.snapshot import noting_state
 from multigrad.engine.functions.calls.imported_gradients import Pushed, make_tangent
+from multigrad.engine.functions.calls.parameters import bind_call, signature_of
 from multigrad.engine.trace.tensor_questions import needs_gradient
 from multigrad.errors import GradientError, explaining
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ...core.backend.discovery import load_backend
-from ...core.functions.function import Function
 from ...core.ir.op import T
 from ...core.ops.numerics import as_numpy_dtype
 from ...core.rules.registry import resolve
@@ -22,6 +21,7 @@ from ...engine.backend.statuses import backends
 from ...engine.functions.documents.format import hash_of
 from ...engine.functions.documents.functions import read_leaves
 from ...engine.functions.documents.versions import OP_SET
+from ...engine.functions.function import Function
 from ...engine.rules.saving import (
     conventions_of,
     decode,

@@ -7,23 +7,17 @@ key: equal layouts share code.
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
-from ...errors import GradientError, RuleTypeError
-from ..backend.contract import Backend
-from ..backend.discovery import backend_among, in_use, refuse_unusable
+from ..backend.discovery import in_use
 from ..backend.values import owner_of
-from ..ir.attributes import is_name
-from ..ir.op import BOOL, FLOATS, FLOATS_OF_16_BITS, INPUT, UNKNOWN, WHOLE, T, Type, dtype_name
-from ..lowering.function_graph import OWN_NAMES
+from ..ir.op import FLOATS, INPUT, UNKNOWN, T, Type
 from ..support.records import record
-from ..support.trees import Tensor, learn, optree, with_own_classes
+from ..support.trees import learn, optree
 from ..trace.identity import is_plain, value_key
 from ..trace.trace import Value
 
@@ -146,15 +140,6 @@ def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], A
     return optree.tree_flatten((args, kwargs), none_is_leaf=True)
 
 
-def flatten_outputs(outputs: Any) -> tuple[list[Any], Any]:
-    """Return the leaves of what a function returned, None among them, and their nesting."""
-    outputs = with_own_classes(outputs)
-    leaves, tree = optree.tree_flatten(outputs, none_is_leaf=True)
-    if learn_containers(leaves):
-        return optree.tree_flatten(outputs, none_is_leaf=True)
-    return leaves, tree
-
-
 def learn_containers(leaves: Sequence[Any]) -> bool:
     """Register classes among the leaves that a framework knows as containers.
 
@@ -174,42 +159,6 @@ def learn_containers(leaves: Sequence[Any]) -> bool:
     return has_learned
 
 
-def as_numbers(leaves: Sequence[Any]) -> list[Any] | None:
-    """Return the leaves with NumPy scalars as Python numbers, None if there are none to change.
-
-    Next to another framework's tensors these are all scalars that widen no tensor, next to NumPy
-    arrays those of NumPy's scalar types.
-    """
-    arrays = [(i, x) for i, x in enumerate(leaves) if isinstance(x, np.ndarray | np.generic)]
-    scalars = [i for i, x in arrays if x.ndim == 0 and x.dtype.kind in "biuf"]
-    if not scalars:
-        return None
-    foreign_leaves = [leaf for leaf in leaves if not isinstance(leaf, np.ndarray | np.generic)]
-    tensors = [leaf for leaf in foreign_leaves if hasattr(leaf, "dtype")]
-    if tensors:
-        scalars = [i for i in scalars if not _widens(leaves[i], tensors)]
-    else:
-        has_array = any(isinstance(leaf, np.ndarray) for leaf in leaves)
-        scalars = [i for i in scalars if has_array and isinstance(leaves[i], np.generic)]
-    if not scalars:
-        return None
-    numbers = list(leaves)
-    for i in scalars:
-        numbers[i] = numbers[i].item()
-    return numbers
-
-
-def _widens(scalar: Any, tensors: Sequence[Tensor]) -> bool:
-    owner = next((each for each in map(owner_of, tensors) if each is not None), None)
-    # In some libraries an array without axes widens tensors as any other array does.
-    if owner is None or not owner.tensors.numbers_widen or scalar.dtype.kind != "f":
-        return False
-    dtype = dtype_name(owner.tensors.from_numpy(np.asarray(scalar)).dtype)
-    floats = [name for x in tensors if (name := dtype_name(x.dtype)) in FLOATS]
-    # Of the two dtypes of 16 bits, which come first, neither is the wider one.
-    return bool(floats) and FLOATS.index(dtype) > max(1, *map(FLOATS.index, floats))
-
-
 def replace_at(leaves: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> list[Any]:
     replaced = list(leaves)
     for i, value in zip(places, values, strict=True):
@@ -225,26 +174,6 @@ def unwrap(leaf: Any) -> Any:
     has_both = hasattr(type(leaf), "value") and hasattr(type(leaf), "get_value")
     tensor = leaf.get_value() if has_both else getattr(leaf, "value", None)
     return tensor if tensor is not None and owner_of(tensor) is not None else leaf
-
-
-def read_layout(
-    function: str, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
-) -> Layout:
-    """Return the layout of a call, whose tensors are unwrapped already.
-
-    Args:
-        function: its name, for messages.
-        parameters: its signature, which names the arguments.
-    """
-    paths = name_paths(positional_names(parameters), tree)
-    used_names: set[str] = set()
-    rows = []
-    for value, path in zip(leaves, paths, strict=True):
-        name = identify(path, used_names)
-        used_names.add(name)
-        rows.append(_read_leaf(function, value, path, name))
-    first_dtype = next((leaf.dtype for leaf in rows if leaf.is_float), "")
-    return lay_out(tree, rows, is_apart=first_dtype in FLOATS_OF_16_BITS)
 
 
 def lay_out(tree: Any, rows: Sequence[Leaf], is_apart: bool = False) -> Layout:
@@ -263,64 +192,6 @@ def lay_out(tree: Any, rows: Sequence[Leaf], is_apart: bool = False) -> Layout:
     return Layout(tree, tuple(rows), positional, (tree, tuple(parts)), is_apart)
 
 
-def _read_leaf(function: str, value: Any, path: str, name: str) -> Leaf:
-    if isinstance(value, Value):
-        kind, dtype = value.node.type.kind, value.node.type.dtype
-        return Leaf("tensor" if kind == "tensor" else "number", path, name, dtype)
-    # A `np.float64` is a Python float, but an array here.
-    if isinstance(value, float) and not isinstance(value, np.generic):
-        return Leaf("number", path, name)
-    if owner_of(value) is None:
-        return Leaf("static", path, name, value=value)
-    dtype = dtype_name(value.dtype)
-    if dtype not in (*FLOATS, *WHOLE, BOOL):
-        advice = ", or its real and its imaginary part" if dtype.startswith("complex") else ""
-        raise GradientError(
-            f"function {function!r} got a tensor of dtype {dtype} for argument {path!r}; expected "
-            f"one of {', '.join((*FLOATS, *WHOLE, BOOL))}: cast it first{advice}"
-        )
-    return Leaf("tensor", path, name, dtype)
-
-
-def name_paths(names: list[str], tree: Any) -> list[str]:
-    """Return a name for each leaf of a call: x, pair[0]; `names`: of the positional parameters."""
-    paths = []
-    for entries in optree.treespec_paths(tree):
-        (part, argument, *inner) = entries
-        if part == 0:
-            head = names[argument] if argument < len(names) else f"args[{argument}]"
-        else:
-            head = str(argument)
-        paths.append(head + "".join(f"[{entry!r}]" for entry in inner))
-    return paths
-
-
-def identify(path: str, taken: Iterable[str]) -> str:
-    """Return a path as an identifier that is not taken."""
-    word = re.sub(r"\W+", "_", path).strip("_")
-    if not is_name(word):  # "\u00b2" is a word to a pattern, but no part of a name
-        word = re.sub(r"\W+", "_", path[:80], flags=re.ASCII).strip("_")
-    # Names that lowered code uses itself.
-    if not is_name(word) or word in ("key", "tin") or OWN_NAMES.fullmatch(word):
-        word = f"argument_{word}".rstrip("_")
-    name, serial = word, 0
-    while name in taken:
-        serial += 1
-        name = f"{word}_{serial}"
-    return name
-
-
-def one_backend(function: str, layout: Layout, leaves: Sequence[Any]) -> Backend:
-    """Return the backend of a call's tensors."""
-    tensors = [leaf for leaf in leaves if owner_of(leaf) is not None]
-    if not tensors:
-        refuse_unusable(*map(type, leaves))
-        raise RuleTypeError(
-            f"function {function!r} got no tensor ({layout.describe()}); pass an array or a tensor"
-        )
-    return backend_among(tensors)
-
-
 def type_of(layout: Layout, leaf: Leaf) -> Type:
     """Return a tensor argument's type; shape and dtype relate to the first float's."""
     floats = [each for each in layout.tensors if each.dtype in (*FLOATS, T)]
@@ -328,10 +199,3 @@ def type_of(layout: Layout, leaf: Leaf) -> Type:
         return INPUT
     is_like_first = bool(floats) and leaf.dtype == floats[0].dtype
     return Type("tensor", T if is_like_first else leaf.dtype, UNKNOWN)
-
-
-def positional_names(parameters: inspect.Signature | None) -> list[str]:
-    if parameters is None:
-        return []
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in parameters.parameters.values() if p.kind in kinds]

@@ -14,7 +14,7 @@ from typing import Any
 from ...errors import DisprovedError, GradientError, TraceError
 from ..ir.graph import Location, Node
 from ..passes.facts import GIVEN, LIBRARY, Shapes
-from ..support.lazy_modules import NEEDS_ENGINE, of_engine, provided
+from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.threads import build_once
 from ..trace.identity import items_key
 from ..trace.lookups import READ, look_up_all
@@ -345,6 +345,3 @@ def open_indices(recipe: Recipe, variant: Variant) -> Mapping[Node, frozenset[st
 def facts_of_indices(recipe: Recipe, variant: Variant) -> Mapping[Node, frozenset[str]]:
     """Return the ops whose constant index may lie outside, with the facts that tell it."""
     return {}
-
-
-inline = of_engine(__name__, "inline", "a call within a capture", TraceError)

@@ -132,11 +132,11 @@ def _record(recipe: Recipe, layout: Layout, trace: Trace) -> Variant:
         )
     key = () if trace.key is None else (trace.key,)
     nodes, locations = (*inputs.values(), *key), trace.source.locations
-    forward = Graph(trace.name, nodes, (argument,), locations)
+    forward = Graph(trace.name, nodes, (argument,), locations, _origin(trace))
     backward = Graph(trace.name, (grad_out.node, *nodes), (gradient.node,), locations)
     graphs = FunctionGraph(
         trace.name,
-        replace(simplify(forward), origin=_origin(trace)),
+        forward,
         simplify(backward),
         first_order=recorded.first_order,
         inputs=(tensor.name,),

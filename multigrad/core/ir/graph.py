@@ -229,25 +229,27 @@ def format_graph(graph: Graph) -> str:
     """Return the text form, one node a line; a region follows the first node that has it."""
     regions: set[Region] = set()
     serials = itertools.count(1)
-    inputs = [(node.attr("name"), node.type) for node in graph.inputs]
-    names = {node: node.attr("name") for node in graph.inputs}
+    names = {node: dict(node.attrs)["name"] for node in graph.inputs}
+    name_of = names.__getitem__
     origin = f"  # {graph.origin}" if graph.origin else ""
-    lines = [f"{graph.name}({', '.join(f'{name}: {type_}' for name, type_ in inputs)}){origin}"]
+    inputs = [f"{dict(node.attrs)['name']}: {node.type}" for node in graph.inputs]
+    lines = [f"{graph.name}({', '.join(inputs)}){origin}"]
     for node in graph.nodes:
         if node.op.name == "const":
-            names[node] = repr(node.attr("value"))
+            names[node] = repr(dict(node.attrs)["value"])
         elif node not in names:
             names[node] = f"%{next(serials)}"
-            arguments = [names[operand] for operand in node.operands]
-            arguments += [f"{key}={value!r}" for key, value in node.attrs]
+            arguments, bodies = list(map(name_of, node.operands)), []
+            for key, value in node.attrs:
+                arguments.append(f"{key}={value!r}")
+                if isinstance(value, Region) and value not in regions:
+                    regions.add(value)
+                    bodies += [f"    {line}" for line in format_graph(value.graph).split("\n")]
             location = f"  # {graph.locations[node]}" if node in graph.locations else ""
             result = f"{names[node]}: {node.type}"
             lines.append(f"  {result} = {node.op.name}({', '.join(arguments)}){location}")
-            for region in regions_of(node):
-                if region not in regions:
-                    regions.add(region)
-                    lines += [f"    {line}" for line in format_graph(region.graph).split("\n")]
-    lines.append(f"  return {', '.join(names[node] for node in graph.outputs)}")
+            lines += bodies
+    lines.append(f"  return {', '.join(map(name_of, graph.outputs))}")
     return "\n".join(lines)
 
 

@@ -93,7 +93,7 @@ class FunctionGraph:
     def __post_init__(self) -> None:
         nodes = dict.fromkeys((*self.backward.inputs, *self.forward.inputs))
         role_names = (*self.cotangents, *self.inputs, "key")
-        names = [node.attr("name") for node in nodes]
+        names = [dict(node.attrs)["name"] for node in nodes]
         object.__setattr__(self, "params", tuple([n for n in names if n not in role_names]))
         object.__setattr__(self, "is_random", "key" in names)
 

@@ -21,8 +21,9 @@ from ..backend.contract import Backend
 from ..backend.discovery import backend_of
 from ..functions.arguments import Layout, Leaf, lay_out
 from ..functions.capture_errors import NotCaptured
-from ..functions.captures import Captures
-from ..functions.function import Function
+from ..functions.captures import Captures, captures_of
+from ..functions.entries import Entries
+from ..functions.function import FunctionBase
 from ..functions.recipe import (
     ArgumentRules,
     Forms,
@@ -109,7 +110,7 @@ def forward_by_key(key: str) -> Forward:
     return BY_KEY.get(key) or find_forward(key)
 
 
-def put_under(specialization: Specialization | None, forward: Forward) -> Function:
+def put_under(specialization: Specialization | None, forward: Forward) -> FunctionBase:
     """Return a rule under an activation as a Function of the input and the run-time params.
 
     There is one for each pair. Without a rule, it is the activation with its true derivative, or
@@ -118,7 +119,7 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
     if specialization is None:
         if forward.function is not None:
             return forward.function
-        make = partial(Function, recipe_of_derivative(forward))
+        make = partial(as_base, recipe_of_derivative(forward))
         return build_once(forward.functions_under, None, make)
     make = partial(function_under, specialization, forward)
     if forward.function is not None:
@@ -127,7 +128,11 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
     return build_once(specialization.functions_under, forward.name, make, MOST_RULES)
 
 
-def function_under(specialization: Specialization, forward: Forward) -> Function:
+def as_base(recipe: Recipe) -> FunctionBase:
+    return FunctionBase(recipe, Entries(captures_of(recipe, True, __name__)))
+
+
+def function_under(specialization: Specialization, forward: Forward) -> FunctionBase:
     """Return a new Function of a rule under an activation."""
     rule, captures = specialization.rule, specialization.captures[True]
 
@@ -167,7 +172,7 @@ def function_under(specialization: Specialization, forward: Forward) -> Function
 
         return Recorded(forward_on(backend_of(tin), forward)(tin), pull, takes_ctx=True)
 
-    function = Function(
+    function = as_base(
         Recipe(
             f"{rule.name} under {forward.name}",
             run,

@@ -40,9 +40,9 @@ from .rule_names import (
 from .signature import called_method, name_of
 
 if TYPE_CHECKING:
+    from ...engine.functions.calls.parameters import BoundFunction
     from ...engine.functions.chain import Chain
-    from ..functions.function import Function
-    from ..functions.parameters import BoundFunction
+    from ...engine.functions.function import Function
     from .rule_in_force import RuleInForce
 
 __all__ = ["RuleError", "compose", "epoch", "get", "register", "resolve", "rules", "unregister"]

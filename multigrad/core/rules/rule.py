@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, TypeVar
 
-from ...errors import FormatError, RuleTypeError
+from ...errors import FormatError, RuleTypeError, TraceError
 from ..support.lazy_modules import late_function, of_engine
 from ..support.params import (
     FixedParams,
@@ -30,8 +30,8 @@ from . import rule_names
 from .signature import Signature, check_value, read_signature, unknown_param
 
 if TYPE_CHECKING:
+    from ...engine.functions.function import Function
     from ...engine.support.shards import Shards
-    from ..functions.function import Function
     from ..lowering.forwards import ActivationName
     from .rule_in_force import RuleInForce
     from .specialization import Specialization
@@ -350,9 +350,8 @@ class Rule:
                 (also a TypeError).
         """
         bound_rule = self.bound_rule()
-        return put_under(bound_rule.specialization, as_forward(forward)).with_defaults(
-            bound_rule.values
-        )
+        function = put_under(bound_rule.specialization, as_forward(forward))
+        return as_function(function).with_defaults(bound_rule.values)
 
     def factor(self, x: T, threshold: Any = None, /, **params: Any) -> T:
         """Return the surrogate's derivative at x: the rule's result for a gradient of ones.
@@ -471,6 +470,7 @@ class Rule:
         return pickled(_rebuild, attributes)
 
 
+as_function = of_engine(__name__, "as_function", "a rule as a Function to be called", TraceError)
 encode_rule = of_engine(__name__, "encode_rule", "saving a rule", FormatError)
 
 

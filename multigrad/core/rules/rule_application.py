@@ -156,7 +156,9 @@ def find_rule(
         emitted = code.entries.get(key, _MISSING)
         if emitted is not _MISSING:
             return emitted
-        build = functools.partial(_build, specialization, backend, has_tin, facts, leaves)
+        build = functools.partial(
+            _build, specialization, backend, has_tin=has_tin, facts=facts, leaves=leaves
+        )
         with suppress(NeedsConcrete):  # `captures.facts` have grown: look again
             return build_once(code.entries, key, build, MOST_ENTRIES)
 

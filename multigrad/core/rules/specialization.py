@@ -97,7 +97,9 @@ class Specialization:
         # By whether the rule gets its input.
         self.captures = {
             has_tin: Captures(
-                recipe_of_rule(rule, runtime, self.static, hidden, code.entries, has_tin),
+                recipe_of_rule(
+                    rule, runtime, self.static, hidden, emitted=code.entries, has_tin=has_tin
+                ),
                 rule.prove,
                 rule.__module__,
                 forms,

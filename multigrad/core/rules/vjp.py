@@ -17,10 +17,8 @@ from ..functions.binding import Entry, Run, assemble, explain_places
 from ..functions.capture_errors import NotCaptured
 from ..functions.captures import open_indices
 from ..functions.decision import PULLED
-from ..functions.entries import check_assumptions
-from ..functions.function import Function
-from ..functions.parameters import BoundFunction
-from ..functions.recipe import Variant, check_apart
+from ..functions.function import FunctionBase
+from ..functions.recipe import Variant
 from ..ir.op import BOOL, FLOATS, WHOLE, dtype_name
 from ..passes.facts import LIBRARY
 from ..support.lazy_modules import NEEDS_ENGINE, of_engine, provided
@@ -71,7 +69,7 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
         TypeError: f is a class, or not callable.
     """
     # A second call on NumPy arrays of the same dtypes needs none of the checks below.
-    if inputs and ARRAYS.issuperset(map(type, inputs)) and isinstance(f, Function | Activation):
+    if inputs and ARRAYS.issuperset(map(type, inputs)) and isinstance(f, FunctionBase | Activation):
         cached = _as_before(f, inputs)
         if cached is not None:
             return cached
@@ -199,7 +197,7 @@ def _pullback(
 
 def as_function(
     f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
-) -> tuple[Function, Layout, Sequence[Any], KeySource]:
+) -> tuple[FunctionBase, Layout, Sequence[Any], KeySource]:
     """Return a Function that is f, the layout of its arguments, these, the first of which are the
     leaves, and where its draws come from.
     """
@@ -209,11 +207,7 @@ def as_function(
         leaves, tree = flatten((*leaves, *values), {})
         layout = function.recipe.lay_out(function.parameters, leaves, tree)
     else:
-        if isinstance(f, BoundFunction):
-            args, kwargs = optree.tree_unflatten(tree, leaves)
-            leaves, tree = flatten(*f.complete(args, kwargs))
-            f = f.function
-        function = f if isinstance(f, Function) else as_derived(f)
+        function, leaves, tree = as_derived(f, leaves, tree)
         draws = function.draws
         layout, leaves = function.entries.lay_out(leaves, tree)
     return function, layout, leaves, draws
@@ -221,7 +215,7 @@ def as_function(
 
 def function_under(
     f: Activation, backend: Backend | None = None
-) -> tuple[Function, tuple[Any, ...], KeySource]:
+) -> tuple[FunctionBase, tuple[Any, ...], KeySource]:
     """Return an activation under its rule as a Function, the current values of its params, and
     where its draws come from.
     """
@@ -233,7 +227,11 @@ def function_under(
 
 
 def _of_function(
-    function: Function, layout: Layout, leaves: Sequence[Any], draws: KeySource, backend: Backend
+    function: FunctionBase,
+    layout: Layout,
+    leaves: Sequence[Any],
+    draws: KeySource,
+    backend: Backend,
 ) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
     if function.entries.runs_as_written(layout):
         return vjp_as_written(function, layout, leaves, backend, None)
@@ -278,7 +276,7 @@ def _of_function(
 
 
 def _keep(
-    function: Function,
+    function: FunctionBase,
     variant: Variant,
     layout: Layout,
     leaves: Sequence[Any],
@@ -342,7 +340,7 @@ as_derived = of_engine(__name__, "as_derived", "the derivative of code on NumPy"
 
 @provided
 def vjp_as_written(
-    function: Function,
+    function: FunctionBase,
     layout: Layout,
     leaves: Sequence[Any],
     backend: Backend,
@@ -353,8 +351,13 @@ def vjp_as_written(
     raise UnsupportedOp(f"{reason} runs as written, which {NEEDS_ENGINE}")
 
 
+@provided
+def check_call(subject: str, variant: Variant, backend: Backend, leaves: Sequence[Any]) -> None:
+    """Check what code asserts of a call, and that what it updates is apart; a rule does neither."""
+
+
 def checked_values(
-    function: Function,
+    function: FunctionBase,
     variant: Variant,
     layout: Layout,
     leaves: Sequence[Any],
@@ -362,11 +365,8 @@ def checked_values(
     backend: Backend,
 ) -> list[Any]:
     """Check a call, and return the arguments of a captured form's code: tensors, numbers, a key."""
-    if variant.assumed:
-        check_assumptions(function.recipe.subject, variant, backend, leaves)
-    if variant.updates:
-        tensors = [leaves[i] for i in layout.indices("tensor")]
-        check_apart(function.recipe.subject, variant.updates, tensors)
+    if variant.assumed or variant.updates:
+        check_call(function.recipe.subject, variant, backend, leaves)
     order = (*layout.indices("tensor"), *layout.indices("number"))
     key = [draws.next_key(backend)] if variant.graphs.is_random else []
     return [*[leaves[i] for i in order], *[find() for find in variant.numbers], *key]

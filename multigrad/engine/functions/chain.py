@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core.functions.arguments import owner_of, unwrap
-from ...core.functions.function import Function
-from ...core.functions.parameters import BoundFunction, unknown_argument
 from ...core.functions.recipe import Options, Recipe, Recorded
 from ...core.lowering.forwards import Forward
 from ...core.rules.registry import resolve
@@ -20,6 +18,8 @@ from ...core.support.trees import optree
 from ...core.trace.trace import Trace
 from ...errors import RuleTypeError, suggest
 from ..support.parts import find_part
+from .calls.parameters import BoundFunction, unknown_argument
+from .function import Function
 from .object_function import ObjectFunction
 
 REQUIRED = inspect.Parameter.empty

@@ -24,8 +24,6 @@ from typing import Any
 
 from ...core.functions.arguments import owner_of
 from ...core.functions.capture_errors import kind_name
-from ...core.functions.function import Function
-from ...core.functions.parameters import read_parameters, signature_of
 from ...core.functions.recipe import (
     DEFAULTS,
     ArgumentRules,
@@ -46,6 +44,8 @@ from ..capture.foreign_calls import Interception, comes_to_us
 from ..capture.user_code.inspection import contents, plain_function
 from ..capture.user_code.snapshot import noting_state
 from .calls.imported_gradients import asked_variables, deliver
+from .calls.parameters import read_parameters, signature_of
+from .function import Function
 
 UPSTREAM, VARIABLES = "upstream", "variables"  # arguments of gradient functions, by name
 

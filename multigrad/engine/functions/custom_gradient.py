@@ -11,15 +11,15 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol, overload
 
 from ...core.functions.capture import Capture, capture_options
-from ...core.functions.function import Function
-from ...core.functions.parameters import BoundFunction
 from ...core.functions.recipe import Options
 from ...core.rules.signature import name_of, refuse_class
 from ...core.support.params import Fused, P, R, Residuals, read_fused, read_way
 from ...core.support.trees import Tensor
 from ...errors import RuleTypeError, RuleValueError
 from ..capture.user_code.libraries import OWN
+from .calls.parameters import BoundFunction
 from .code_recipes import recipe_of_gradient, recipe_of_pair
+from .function import Function
 from .object_function import ObjectFunction, holds_state
 
 # The argument of an activation.

@@ -8,13 +8,13 @@ from typing import Any, overload
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import entry_points, in_use, load_backend
 from ...core.functions.capture import Capture, capture_options
-from ...core.functions.function import Function
-from ...core.functions.parameters import BoundFunction
 from ...core.functions.recipe import Recipe
 from ...core.support.params import P, R
 from ...errors import MultigradError, RuleTypeError, UnsupportedOp
+from .calls.parameters import BoundFunction
 from .code_recipes import CodeRecipe, NoRuleYet
 from .custom_gradient import function, refuse_rule
+from .function import Function
 from .module_conversion import convert_module
 from .object_function import MayTakeObjects
 

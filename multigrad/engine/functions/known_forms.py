@@ -27,7 +27,6 @@ from ...core.functions.facts import (
     places_of,
     watch_arguments,
 )
-from ...core.functions.function import Function
 from ...core.functions.recipe import Variant
 from ...core.ir.graph import Graph
 from ...core.lowering.function_graph import FunctionGraph
@@ -41,6 +40,7 @@ from ...core.trace.trace import NeedsConcrete
 from ...errors import DisprovedError, MultigradError, TraceError
 from ..capture.user_code.reads import LOOSE, Reads, run_while
 from ..lowering.checks import format_lengths
+from .function import Function
 from .proof.functions import AS_GIVEN
 
 

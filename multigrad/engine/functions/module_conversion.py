@@ -16,7 +16,6 @@ import numpy as np
 
 from ...core.backend.discovery import backend_of, load_backend
 from ...core.functions.capture import Capture
-from ...core.functions.function import Function
 from ...core.functions.recipe import GraphSource, Recipe, Recorded, Variant
 from ...core.ir.op import FLOATS, dtype_name
 from ...core.rules.signature import name_of
@@ -26,6 +25,7 @@ from ...core.trace.trace import Trace
 from ...errors import DisprovedError, RuleTypeError, RuleValueError, suggest
 from ..capture.user_code.object_state import ObjectState, copied, describe, held_by, read_state
 from .code_proof import prove_code
+from .function import Function
 from .object_function import STATE, holds_state, owner_of_method, recipe_of_object
 from .proof.verdicts import ProofSubject, leave_open
 

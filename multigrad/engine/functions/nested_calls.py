@@ -15,8 +15,7 @@ from ...core.functions.binding import assemble, lift_leaf
 from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.captures import Captures
 from ...core.functions.facts import ATTRIBUTE
-from ...core.functions.parameters import Completion
-from ...core.functions.recipe import Recipe, Variant, check_apart
+from ...core.functions.recipe import Recipe, Variant
 from ...core.ir.graph import Graph
 from ...core.ir.questions import crossing, note
 from ...core.lowering.derivatives import draw_in, replay
@@ -35,7 +34,8 @@ from ..capture.values.memory import is_known_contiguous
 from ..lowering.calls import CustomCall, record_call
 from ..trace.assertions import is_caught
 from ..trace.code_trace import library_of, place_of
-from .calls.effects import put_notes, put_updates
+from .calls.effects import check_apart, put_notes, put_updates
+from .calls.parameters import Completion
 from .recording.record import AppliesItself
 
 
@@ -187,7 +187,7 @@ def record_activation(activation: Activation, x: Value, in_force: RuleInForce | 
 def _inlined(specialization: Specialization | None, forward: Forward, *inputs: Any) -> Value:
     function = put_under(specialization, forward)
     captures, flat_inputs = function.captures, flatten(inputs, {})
-    return inline(captures, function.completion, function.draws, *flat_inputs)
+    return inline(captures, Completion(function.parameters), function.draws, *flat_inputs)
 
 
 # --- facts about symbols that code asks for, when a function is called with them ------------------

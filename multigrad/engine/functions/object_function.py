@@ -20,8 +20,6 @@ from ...core.backend.contract import Backend
 from ...core.backend.discovery import FUNCTION_READERS
 from ...core.functions.arguments import flatten, owner_of, replace_at, unwrap
 from ...core.functions.entries import MOST_ENTRIES
-from ...core.functions.function import Function
-from ...core.functions.parameters import Completion, signature_of
 from ...core.functions.recipe import ImportedGradient, Options, Recipe, Recorded, library_of
 from ...core.ir.op import is_float
 from ...core.rules.signature import called_method, name_of
@@ -35,6 +33,8 @@ from ..capture.dialect import registered_dialects
 from ..capture.user_code.inspection import plain_function, wrapped_function
 from ..capture.user_code.libraries import OWN, written_in
 from ..capture.user_code.object_state import FilledCopy, ObjectState, held_by, is_open, read_state
+from .calls.parameters import Completion, signature_of
+from .function import Function
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")  # of a module
 

@@ -8,13 +8,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...core.backend.values import concrete_number
-from ...core.functions.arguments import Forgotten, Layout, Leaf, lay_out, positional_names, type_of
+from ...core.functions.arguments import Forgotten, Layout, Leaf, lay_out, type_of
 from ...core.functions.capture_errors import NotCaptured
-from ...core.functions.captures import capture
 from ...core.functions.decision import SAVED, decide
 from ...core.functions.facts import first_tensor, places_of
-from ...core.functions.function import Function
-from ...core.functions.parameters import Completion
 from ...core.functions.recipe import Variant
 from ...core.ir.graph import ArrayValue, Graph, format_graph
 from ...core.ir.op import FLOATS, FLOATS_OF_16_BITS, T
@@ -31,8 +28,11 @@ from ..passes.memory import without_kept
 from ..passes.residuals import drop_marks, mark_everywhere, with_dtype
 from ..passes.serialize import encode_array, encode_graph, encode_value, fail, read_fields
 from ..trace.random_keys import concrete_key
+from .calls.arguments import positional_names
+from .calls.parameters import Completion
 from .documents.format import Data, clean, format_document, hash_of, seal, unseal
 from .documents.functions import STATIC, SavedFunction, decode_function, recipe_of_document
+from .function import Function, uncaptured
 from .known_forms import find_variant, generalized, renewed_variants, some_gradients
 
 GENERAL = ("gradient:", "strided:")
@@ -167,7 +167,7 @@ def _related(function: Function, variant: Variant) -> Variant:
         types.get(node.attr("name"), node.type) == node.type for node in inputs
     ):
         return variant
-    return capture(function.recipe, layout, variant.facts)
+    return uncaptured(function).captures.for_facts(layout, variant.facts)
 
 
 def _general(fact: str) -> Any:
@@ -370,7 +370,7 @@ def over_dtypes(function: Function, variant: Variant) -> Variant:
     def at(dtype: str) -> Variant:
         rows = [replace(leaf, dtype=dtype) if leaf.is_float else leaf for leaf in layout.leaves]
         of_dtype = lay_out(layout.tree, rows, is_apart=dtype in FLOATS_OF_16_BITS)
-        return capture(function.recipe, of_dtype, {**facts, "dtype": dtype})
+        return uncaptured(function).captures.for_facts(of_dtype, {**facts, "dtype": dtype})
 
     try:
         half, *others = map(at, FLOATS)
@@ -411,7 +411,7 @@ def _is_free(function: Function, variant: Variant, length: int) -> bool:
             else value
             for fact, value in variant.facts.items()
         }
-        return capture(function.recipe, variant.layout, facts)
+        return uncaptured(function).captures.for_facts(variant.layout, facts)
 
     try:
         own = _text(variant)

@@ -15,7 +15,6 @@ import numpy as np
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import backend_among, backend_of
 from ...core.backend.values import concrete_number
-from ...core.functions.function import Function
 from ...core.ir.op import FLOATS, dtype_name
 from ...core.rules import registry
 from ...core.rules.context import CURRENT, EMPTY, RuleInForce, apply_now
@@ -29,6 +28,7 @@ from ...core.trace.lookups import Lookup, names_in, note_lookup, reading
 from ...core.trace.xp import all as xp
 from ...errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.custom_gradient import function as as_function
+from ..functions.function import Function
 from ..support.shards import with_choices
 from ..trace.random_keys import Counter, key_for
 

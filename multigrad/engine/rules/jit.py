@@ -20,7 +20,6 @@ from typing import Any, overload
 
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import backend_of, load_backend
-from ...core.functions.function import Function
 from ...core.rules import registry
 from ...core.rules.activation import Activation
 from ...core.rules.context import CURRENT, ActiveRules, RuleInForce, in_force
@@ -30,6 +29,7 @@ from ...core.support.threads import SERIALS
 from ...core.trace.active_rules import FREE, KeySource, Moving, alive
 from ...core.trace.lookups import read
 from ...errors import BackendNotFound, MultigradError
+from ..functions.function import Function
 from ..trace.moving_numbers import all_at_present, jit_tracing
 from ..trace.random_keys import Counter
 

@@ -16,7 +16,6 @@ from ...core.functions.arguments import Layout, flatten, owner_of, replace_at, u
 from ...core.functions.binding import Entry, Run, assemble
 from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.decision import PUSHED
-from ...core.functions.function import Function
 from ...core.functions.gradients import match_gradients
 from ...core.rules.vjp import (
     COTANGENT,
@@ -33,7 +32,9 @@ from ...core.trace.lookups import look_up
 from ...errors import RuleTypeError, RuleValueError, TraceError, UnsupportedOp
 from ..capture.user_code.reads import Reads, run_while
 from ..functions.calls.as_written import check_native, run_recipe
+from ..functions.calls.parameters import BoundFunction
 from ..functions.code_recipes import recipe_of_pair
+from ..functions.function import Function
 from ..functions.known_forms import CALLS
 
 ALIKE = (
@@ -193,9 +194,15 @@ def on_tensors(
 
 
 # --- `xg.vjp` of code: derived on NumPy, reads more than its arguments, or runs as written --------
-def as_derived(f: Callable[..., Any]) -> Function:
-    """Return a function as a Function with its true derivative."""
-    return Function(recipe_of_pair(f), f)
+def as_derived(
+    f: Callable[..., Any], leaves: Sequence[Any], tree: Any
+) -> tuple[Function, Sequence[Any], Any]:
+    """Return a Function, or a function as one with its true derivative; and its arguments."""
+    if isinstance(f, BoundFunction):
+        args, kwargs = optree.tree_unflatten(tree, leaves)
+        leaves, tree = flatten(*f.complete(args, kwargs))
+        f = f.function
+    return f if isinstance(f, Function) else Function(recipe_of_pair(f), f), leaves, tree
 
 
 def entry_of(others: frozenset[str], facts: Mapping[str, Any], run: Run) -> Entry | None:

@@ -16,13 +16,11 @@ import numpy as np
 
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import backend_of, load_backend
-from ...core.functions.arguments import Layout, flatten, one_backend, owner_of, replace_at, unwrap
+from ...core.functions.arguments import Layout, flatten, owner_of, replace_at, unwrap
 from ...core.functions.binding import assemble
 from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.decision import ELSEWHERE
-from ...core.functions.function import Function
 from ...core.functions.gradients import match_gradients
-from ...core.functions.parameters import signature_of
 from ...core.functions.recipe import GraphSource, OpaqueCalls, Options, Recipe, Recorded, Variant
 from ...core.ir.op import FLOATS, dtype_name
 from ...core.lowering.checks import find_lacking, refuse_lacking
@@ -40,8 +38,11 @@ from ...core.trace.active_rules import FREE, KeySource
 from ...core.trace.lookups import at_present
 from ...errors import GradientError, MultigradError, RuleTypeError, TraceError, UnsupportedOp
 from ..backend.guest import Kind, kind_of
+from ..functions.calls.arguments import one_backend
 from ..functions.calls.as_written import tensors_among
+from ..functions.calls.parameters import signature_of
 from ..functions.custom_gradient import refuse_rule
+from ..functions.function import Function
 from ..lowering.plain_functions import PlainFunctions, without_autodiff
 from .guest_function import GuestFunction, LatestOutputs, OutputTree, Trials, cross
 

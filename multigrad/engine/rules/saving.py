@@ -25,7 +25,6 @@ from ...core import ops
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import load_backend
 from ...core.functions.arguments import flatten
-from ...core.functions.function import Function
 from ...core.ir.attributes import is_number
 from ...core.ir.op import DTYPES, FLOATS
 from ...core.ops.numerics import as_numpy_dtype
@@ -49,6 +48,7 @@ from ..functions.documents.format import (
 from ..functions.documents.functions import decode_function
 from ..functions.documents.rules import decode_rule
 from ..functions.documents.versions import OP_SET, kinks_of
+from ..functions.function import Function
 from ..functions.known_forms import fixed_shapes, shape_under
 from ..functions.saving import refuse_guess, restore
 from ..passes.serialize import (

@@ -15,7 +15,6 @@ import numpy as np
 
 from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.decision import TRANSPOSED
-from ...core.functions.function import Function
 from ...core.functions.recipe import Options, Recipe, Recorded
 from ...core.ir.graph import Graph, freeze
 from ...core.ir.op import T
@@ -26,6 +25,7 @@ from ...core.trace.coercion import array_node
 from ...core.trace.trace import Trace, Value
 from ...core.trace.xp import all as xp
 from ...errors import RuleTypeError, RuleValueError, UnsupportedOp
+from ..functions.function import Function
 
 Shape = tuple[int, ...]
 SIGNATURE = inspect.Signature(

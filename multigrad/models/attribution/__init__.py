@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.functions.parameters import told_arguments
 from ...core.support.lazy_modules import module_hooks
 from ...core.trace.xp import all as xp
+from ...engine.functions.calls.parameters import told_arguments
 from ...engine.functions.custom_gradient import function
 from ...errors import RuleValueError
 from . import composites

@@ -17,7 +17,6 @@ from typing import Any, Protocol, Self, TypeAlias
 import numpy as np
 
 from ...core.backend.discovery import backend_of
-from ...core.functions.function import Function
 from ...core.ir.op import Op
 from ...core.lowering.derivatives import accumulate_all
 from ...core.ops import activations
@@ -25,6 +24,7 @@ from ...core.rules.rule import Rule
 from ...core.support.params import Range
 from ...core.trace.xp import all as xp
 from ...core.trace.xp.transposes import conv_left
+from ...engine.functions.function import Function
 from ...errors import BackendNotFound, RuleTypeError, RuleValueError
 
 Tensor = Any

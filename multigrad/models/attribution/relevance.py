@@ -20,11 +20,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...core.functions.function import Function
-from ...core.functions.parameters import told_arguments
 from ...core.support.pickles import pickled
 from ...core.trace.xp import all as xp
+from ...engine.functions.calls.parameters import told_arguments
 from ...engine.functions.custom_gradient import custom_gradient
+from ...engine.functions.function import Function
 from ...errors import RuleTypeError, RuleValueError, suggest
 from ...estimators.declared import widened
 from .kinds import IN_OUT, KINDS, LAYOUTS, Inputs, LayerKind, check_numbers, from_in_to_out

@@ -14,11 +14,11 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.core.functions.function import Function
 from multigrad.core.functions.recipe import Recorded
 from multigrad.core.trace.trace import Trace
 from multigrad.engine.functions.code_recipes import CodeRecipe
 from multigrad.engine.functions.custom_gradient import custom_gradient, function
+from multigrad.engine.functions.function import Function
 
 tf: Any = pytest.importorskip("tensorflow")
 

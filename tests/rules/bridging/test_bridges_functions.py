@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.core.functions.function import Function
+from multigrad.engine.functions.function import Function
 from multigrad.engine.rules.opaque import call_function
 from multigrad.errors import GradientError, TraceError
 

@@ -33,7 +33,7 @@ from multigrad.core.backend.discovery import load_backend
 from multigrad.core.functions.arguments import Layout, flatten
 from multigrad.core.functions.capture_errors import NotCaptured
 from multigrad.core.functions.facts import first_tensor, gather_facts, places_of
-from multigrad.core.functions.function import Function
+from multigrad.core.functions.function import FunctionBase
 from multigrad.core.functions.recipe import Variant
 from multigrad.core.ir.op import T
 from multigrad.core.lowering.lower import compile_source, lower_graphs
@@ -71,7 +71,7 @@ JIT_NUMBERS, JIT_KEY, JIT_START, JIT_INPUTS = "inputs[0]", "inputs[1]", "inputs[
 
 
 def find_variant(
-    function: Function, leaves: Sequence[Any], described: Any, tree: Any = None
+    function: FunctionBase, leaves: Sequence[Any], described: Any, tree: Any = None
 ) -> Variant:
     """Return the captured variant; raise Answered, or NotCaptured if it runs as written."""
     recipe, layout = function.recipe, find_layout(function, leaves, tree)
@@ -101,7 +101,7 @@ def require_lengths(subject: str, described: Any, positions: Iterable[int]) -> N
         raise Answered(More(lengths=tuple(n in asked for n in range(len(shapes)))))
 
 
-def find_layout(function: Function, leaves: Sequence[Any], tree: Any) -> Layout:
+def find_layout(function: FunctionBase, leaves: Sequence[Any], tree: Any) -> Layout:
     tree = tree or flatten(tuple(leaves), {})[1]
     leaves = [1.0 if is_open(leaf) else leaf for leaf in leaves]
     return function.recipe.lay_out(function.parameters, leaves, tree)
@@ -338,7 +338,7 @@ def key_of_application(in_force: RuleInForce, is_under_jit: bool) -> tuple[KeyAr
 
 @provided
 def call_as_written(
-    function: Function, in_force: RuleInForce, params: TracedRuleParams
+    function: FunctionBase, in_force: RuleInForce, params: TracedRuleParams
 ) -> CompiledCall:
     """Return calls of a rule's Function that is not captured."""
     raise UnsupportedOp(f"{function.recipe.title} as it is written {NEEDS_ENGINE}")

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.core.functions.capture_errors import NotCaptured
-from multigrad.core.functions.function import Function, by_identifier
+from multigrad.core.functions.function import FunctionBase, by_identifier
 from multigrad.core.rules.activation import Activation, by_key
 from multigrad.core.rules.activation_function import forward_by_key, put_under
 from multigrad.core.rules.context import RuleInForce
@@ -272,14 +272,14 @@ def find_activation(
 # --- Functions that users call --------------------------------------------------------------------
 @provided
 def find_function(
-    function: Function, described: Any, token: str, epoch: str, is_watched: bool
+    function: FunctionBase, described: Any, token: str, epoch: str, is_watched: bool
 ) -> str:
     """Return the name of a Function's call; raise Answered if `prepare` has to be told more."""
     raise UnsupportedOp(f"{function.recipe.subject} in compiled code {NEEDS_ENGINE}")
 
 
 @provided
-def require_watch(function: Function | None, is_watched: bool, described: Any = None) -> Any:
+def require_watch(function: FunctionBase | None, is_watched: bool, described: Any = None) -> Any:
     """Return a key of what a Function reads besides its arguments: nothing."""
     return ()
 

@@ -23,7 +23,7 @@ from .. import dynamo, versions
 from ..state import without_modes
 
 if TYPE_CHECKING:
-    from multigrad.core.functions.function import Function
+    from multigrad.core.functions.function import FunctionBase
     from multigrad.core.rules.context import RuleInForce
 
 READ: Any = dynamo.Namespace()
@@ -44,7 +44,7 @@ def call_activation(
     return READ.call_activation(activation, x, values)
 
 
-def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_function(function: FunctionBase, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     load("call_function", "multigrad_torch.compile.function_calls")
     return READ.call_function(function, args, kwargs)
 
@@ -88,7 +88,7 @@ def apply_activation(
 
 
 @dynamo.disable
-def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def apply_function(function: FunctionBase, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     is_exported = versions.COMPILES and torch.compiler.is_exporting()
     # Not on detached arguments: the code may write to them.
     with torch.no_grad() if is_exported else nullcontext():

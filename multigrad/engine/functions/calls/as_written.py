@@ -21,7 +21,7 @@ from ....core.backend.values import OF_CALL
 from ....core.functions.arguments import Layout, owner_of, replace_at
 from ....core.functions.capture_errors import defined_at
 from ....core.functions.gradients import match_gradients
-from ....core.functions.recipe import Recipe, Recorded, copied_all
+from ....core.functions.recipe import Recipe, Recorded
 from ....core.ir.op import FLOATS, dtype_name
 from ....core.lowering.checks import shapes_agree
 from ....core.support.threads import set_within
@@ -38,6 +38,7 @@ from ....errors import (
 )
 from ...capture.foreign_calls import intercepting
 from ...lowering.checks import unlike
+from .effects import copied_all
 from .imported_gradients import lost_variables
 
 OWN = __name__.partition(".")[0]

@@ -19,6 +19,7 @@ from ....core.functions.recipe import Variant
 from ....core.ir.graph import Graph, Node, walk
 from ....errors import PlaceError
 from ...ops.loops import run_graph
+from .effects import check_apart
 
 # Larger tensors are not read for a check, which would wait for the device.
 MOST_ELEMENTS = 4096
@@ -45,6 +46,15 @@ def check_assumptions(
             suffix = f" ({location})" if location else ""
             line = f": {location.text!r}" if location and location.text else ""
             raise kind(f"{subject}{suffix} asserts what does not hold{line}")
+
+
+def check_call(subject: str, variant: Variant, backend: Backend, leaves: Sequence[Any]) -> None:
+    """Check what code asserts of a call, and that what it updates is apart."""
+    if variant.assumed:
+        check_assumptions(subject, variant, backend, leaves)
+    if variant.updates:
+        tensors = [leaves[i] for i in variant.layout.indices("tensor")]
+        check_apart(subject, variant.updates, tensors)
 
 
 def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Sequence[Any]) -> None:

@@ -4,18 +4,27 @@ updates in place, attributes, views. `recipe.py` says what these are.
 
 from __future__ import annotations
 
+import warnings
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 from ....core import ops
-from ....core.functions.arguments import Leaf
-from ....core.functions.recipe import Note, Update, check_apart
+from ....core.functions.arguments import Leaf, flatten, owner_of
+from ....core.functions.recipe import COPIES, Note, Update, describe_updates
 from ....core.ir.graph import Graph, Node, walk
+from ....core.ir.op import BOOL, dtype_name
 from ....core.lowering.derivatives import replay
 from ....core.passes.simplify import ALIAS, COPY, PASSING, passed
+from ....core.support.threads import set_within
+from ....core.support.trees import optree
 from ....core.trace.trace import Trace, Value, setting
 from ....core.trace.xp import all as xp
+from ....errors import TraceError
 from ...capture.dialect import registered_dialects
 from ...capture.values.memory import root_of
 from ...capture.values.tracer import V
@@ -188,3 +197,76 @@ def told_apart(graph: Graph, values: Sequence[Value], arguments: Sequence[Any]) 
             node = in_memory(node, ALIAS)
         nodes.append(node)
     return replace(graph, outputs=tuple(nodes))
+
+
+# --- updates of arguments in place ----------------------------------------------------------------
+def warn_left_out(subject: str, updates: Sequence[Update], backend: str, module: str) -> None:
+    location = next((update.where for update in updates if update.where is not None), None)
+    file, line = ("<unknown>", 1) if location is None else (location.file, location.line)
+    message = (
+        f"{subject} {describe_updates(updates)}; captured for {backend}, it leaves the caller's as "
+        f"it is. By xg.convert(..., capture={COPIES}) it does so on its own framework, too"
+    )
+    warnings.warn_explicit(message, UserWarning, file, line, module=module)
+
+
+def copied(leaf: Any) -> Any:
+    """Return a tensor of the same values in memory of its own; anything else as it is."""
+    if owner_of(leaf) is None:
+        return leaf
+    # Ops that every framework has, and differentiates.
+    return leaf | leaf if dtype_name(leaf.dtype) == BOOL else leaf * 1
+
+
+def copied_all(tree: Any) -> Any:
+    # By identity: a tensor given twice stays one tensor.
+    copies: dict[int, Any] = {}
+    return optree.tree_map(lambda x: copies.setdefault(id(x), copied(x)), tree, none_is_leaf=True)
+
+
+def check_apart(subject: str, updates: Sequence[Update], tensors: Sequence[Any]) -> None:
+    """Raise if a tensor is given twice: the function would see its own update."""
+    if any(a is b for a, b in combinations(tensors, 2)):
+        raise TraceError(
+            f"{subject} {describe_updates(updates)} and gets one tensor twice. Copy it first"
+        )
+
+
+# --- lists and dicts among the arguments, into which code as written may write --------------------
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # by position, and by name
+
+CONTAINERS = frozenset((list, dict, tuple, deque, OrderedDict, defaultdict))
+# The arguments of the call that runs, where containers or another library's arrays are among them,
+# and the leaves that stand for them.
+GIVEN: ContextVar[tuple[Arguments, Sequence[Any]] | None] = ContextVar(
+    "multigrad_given", default=None
+)
+
+
+def has_containers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call is given a list or a dict, or a tuple, which may hold one."""
+    return not CONTAINERS.isdisjoint(map(type, (*args, *kwargs.values())))
+
+
+def giving(arguments: Arguments, leaves: Sequence[Any]) -> AbstractContextManager[Any]:
+    """Let an original that runs with these leaves get the caller's own arguments."""
+    return set_within(GIVEN, (arguments, leaves))
+
+
+def callers_own(rebuilt: Arguments, leaves: Sequence[Any]) -> Arguments:
+    """Return the caller's own arguments where they have these leaves, else those rebuilt."""
+    call = GIVEN.get()
+    if call is None:
+        return rebuilt
+    arguments, known_leaves = call
+    is_same = len(known_leaves) == len(leaves) and all(
+        a is b for a, b in zip(known_leaves, leaves, strict=True)
+    )
+    return arguments if is_same else rebuilt
+
+
+def changes_containers(before: Arguments, after: Arguments) -> bool:
+    """Return whether code has changed a list or a dict among the arguments that it ran with."""
+    # Before, these had the same leaves in containers of their own.
+    (old, nesting), (new, new_nesting) = (flatten(*arguments) for arguments in (before, after))
+    return nesting != new_nesting or any(a is not b for a, b in zip(old, new, strict=True))

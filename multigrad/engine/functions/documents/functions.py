@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from ....core import ops
-from ....core.functions.arguments import Layout, Leaf, flatten, lay_out, read_layout, type_of
+from ....core.functions.arguments import Layout, Leaf, flatten, lay_out, type_of
 from ....core.functions.binding import assemble
 from ....core.functions.capture_errors import NotCaptured
 from ....core.functions.recipe import ArgumentRules, Options, Recipe, Recorded, Variant
@@ -49,6 +49,7 @@ from ...passes.serialize import (
     read_name,
     read_text,
 )
+from ..calls.arguments import read_layout
 from .format import MOST_DOC, Data, decode_arrays
 
 

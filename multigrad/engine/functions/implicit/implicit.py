@@ -19,8 +19,6 @@ from ....core.backend.discovery import backend_among
 from ....core.backend.values import is_float_tensor
 from ....core.functions.arguments import owner_of
 from ....core.functions.capture import capture_options
-from ....core.functions.function import Function
-from ....core.functions.parameters import signature_of
 from ....core.functions.recipe import Options, Recipe, Recorded, library_of
 from ....core.ir.op import FLOATS, dtype_name
 from ....core.rules.signature import name_of, refuse_class
@@ -31,7 +29,9 @@ from ....core.trace.trace import Trace
 from ....core.trace.xp import all as xp
 from ....errors import GradientError
 from ...capture.copies.run_or_import import run_written_in
+from ..calls.parameters import signature_of
 from ..custom_gradient import function, refuse_rule
+from ..function import Function
 from .implicit_backward import (
     EquationResidual,
     LinearSolver,

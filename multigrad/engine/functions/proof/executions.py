@@ -28,7 +28,7 @@ from ....core.functions import samples
 from ....core.functions.arguments import Layout, owner_of, replace_at
 from ....core.functions.gradients import match_gradients
 from ....core.functions.proof import as_array, to_tensor
-from ....core.functions.recipe import KEY, Recipe, Variant, copied
+from ....core.functions.recipe import KEY, Recipe, Variant
 from ....core.functions.samples import Sample, is_float
 from ....core.ir.op import FLOATS, T, dtype_name
 from ....core.lowering.function_graph import FunctionGraph
@@ -38,6 +38,7 @@ from ....core.support.records import cached_property
 from ....core.support.threads import build_once
 from ....core.support.trees import Tensor, optree
 from ..calls.as_written import within_call
+from ..calls.effects import copied
 from .line_tracing import uncounted
 from .memory import note_places
 

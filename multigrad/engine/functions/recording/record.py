@@ -26,21 +26,12 @@ from typing import Any
 
 from ....core import xp as xp_dialect
 from ....core.backend.discovery import in_use
-from ....core.functions.arguments import Layout, Leaf, flatten_outputs, type_of
+from ....core.functions.arguments import Layout, Leaf, type_of
 from ....core.functions.capture_errors import NotCaptured, defined_at
 from ....core.functions.facts import gather_facts
 from ....core.functions.gradients import check_gradient, match_gradients
 from ....core.functions.plain import with_reads
-from ....core.functions.recipe import (
-    COPIES,
-    Recipe,
-    Recorded,
-    Update,
-    Variant,
-    changes_containers,
-    describe_updates,
-    has_containers,
-)
+from ....core.functions.recipe import COPIES, Recipe, Recorded, Update, Variant, describe_updates
 from ....core.ir import questions
 from ....core.ir.graph import Graph, Node
 from ....core.ir.op import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
@@ -71,8 +62,16 @@ from ...lowering.cuts import without_calls, without_needless_marks
 from ...passes.memory import without_kept
 from ...passes.residuals import drop_marks, find_unkept, marks, without_stops
 from ...trace.code_trace import ENTRANCES, CodeTrace, lend
+from ..calls.arguments import flatten_outputs
 from ..calls.assumptions import is_told
-from ..calls.effects import find_notes, find_updates, hide_updates, told_apart
+from ..calls.effects import (
+    changes_containers,
+    find_notes,
+    find_updates,
+    has_containers,
+    hide_updates,
+    told_apart,
+)
 from ..calls.explained_errors import explain, is_users_own
 from ..calls.imported_gradients import tangent_graph
 from .derivative import facts_of_inputs, true_derivative

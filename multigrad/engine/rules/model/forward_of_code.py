@@ -21,7 +21,6 @@ from ....core import xp as xp_dialect
 from ....core.functions.arguments import Layout, flatten
 from ....core.functions.capture_errors import NotCaptured
 from ....core.functions.decision import SHOWN
-from ....core.functions.function import Function
 from ....core.functions.recipe import Variant
 from ....core.ir.graph import Graph
 from ....core.ir.op import FLOATS, INPUT, INPUT_SHAPE, T
@@ -45,6 +44,7 @@ from ...capture.values.tracer import Attributed
 from ...functions.chain import list_tensors
 from ...functions.custom_gradient import as_plain_function
 from ...functions.custom_gradient import function as make_function
+from ...functions.function import Function
 from ...functions.object_function import (
     ObjectFunction,
     holds_state,

@@ -16,14 +16,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...errors import RuleTypeError, suggest
-from ..backend.contract import Backend
-from ..backend.values import owner_of
-from ..support.params import FixedParams
-from ..support.trees import optree
-from ..trace.active_rules import Moving
-from ..trace.lookups import now
-from .arguments import flatten, positional_names, unwrap
+from ....core.backend.contract import Backend
+from ....core.backend.values import owner_of
+from ....core.functions.arguments import flatten, unwrap
+from ....core.support.params import FixedParams
+from ....core.support.trees import optree
+from ....core.trace.active_rules import Moving
+from ....core.trace.lookups import now
+from ....errors import RuleTypeError, suggest
+from .arguments import positional_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 # Words of other libraries (matplotlib, zennit) for an argument of ours.
