@@ -42,8 +42,7 @@ from ..jaxprs import INLINED, bind_unchanged, open_jaxpr, walk
 from .arrays import ARRAYS
 from .control import CONTROL
 from .equations import EquationStep, Handler, ImportScope, Operand, TrialDtype, Unknown
-from .linalg import LINALG, ONLY_OWN, OWN
-from .primitives import ELEMENTS, SHAPES, elementwise
+from .primitives import ELEMENTS, LINALG, ONLY_OWN, OWN, SHAPES, elementwise
 
 PRIMITIVES = {**ELEMENTS, **SHAPES, **ARRAYS, **LINALG}
 # jax's own elementwise functions that read bits or have a custom derivative.
