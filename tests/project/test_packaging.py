@@ -22,7 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORKS = ["torch", "jax", "tensorflow", "keras"]
 # What the wheel holds: packages, the rooms of the first, and the files that are no source.
 SHIPPED = ["multigrad", "multigrad_torch", "multigrad_jax", "multigrad_tensorflow"]
-DATA = {"multigrad/audit/lock/probes.txt", "multigrad/core/functions/shipped.txt"}
+DATA = {
+    "multigrad/audit/lock/probes.txt",
+    "multigrad/core/functions/shipped.txt",
+    "multigrad/core/trace/xp/examples.txt",
+}
 # Without rules and ops, which may grow. They only fall, but for xg.same, xg.doctor and xg.gate,
 # which are 110 KB, for what audits and composites say of what they leave out, which is 15 KB, for
 # what messages say to write and for locks, gates and exports by what a module states, which is 20

@@ -168,7 +168,7 @@ def written(annotation: Any) -> str:
 
 MODULES: dict[str, Callable[[], str]] = {
     FORWARDS: render_names,
-    "core/trace/xp/examples.py": render_examples,
+    "core/trace/xp/examples.txt": render_examples,
     "core/trace/xp/ops.pyi": partial(render_recorded, recorded),
     "core/trace/xp/transposes.pyi": partial(render_recorded, transposes),
     "core/xp.pyi": render_stub,

@@ -27,15 +27,11 @@ from multigrad.core.trace.xp import all as xp
 
 DIGITS = 4
 ARRAY = re.compile(r"(?:np\.)?array\((\[[^()]*\])\)")
-MODULE = '''"""The examples of `ops.py`, one a line, written by `python tools/write_sources.py`.
-
-`exp([0.0]) ~ [1.]` stands for `np.round(xp.exp(np.array([0.0])), 4)`, which prints `array([1.])`;
-`=` stands for a result that is not rounded.
-"""
-
-EXAMPLES = """\\
+TEXT = """\
+# The examples of `ops.py`, one a line, written by `python tools/write_sources.py`.
+# `exp([0.0]) ~ [1.]` stands for `np.round(xp.exp(np.array([0.0])), 4)`, which prints `array([1.])`;
+# `=` stands for a result that is not rounded.
 {examples}"""
-'''
 # Numbers by domain: of the first operand, the second and the third.
 NUMBERS = {
     REALS: ([-1.5, 0.5, 2.0], [2.0, -0.5, 1.0], [0.5, 0.25, 1.0]),
@@ -90,7 +86,7 @@ ARGUMENTS = {
 
 def render_examples() -> str:
     rows = [row for row in ops.CALLABLE_OPS if not row.composed and not row.in_vjps]
-    return MODULE.format(examples="".join(map(example_of, rows)))
+    return TEXT.format(examples="".join(map(example_of, rows)))
 
 
 def example_of(row: Op) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -17,7 +19,6 @@ from ... import ops as op_table
 from ...ir.attributes import ANYTHING as AS_GIVEN
 from ...ir.op import REQUIRED, Op
 from ..trace import Axis, apply, axes_of, one_axis
-from .examples import EXAMPLES
 
 Tensor = Any
 ops: Any = op_table
@@ -68,7 +69,7 @@ GLOBALS = {
     "one_axis": one_axis,
     "axis_or_none": one_axis,
 }
-# An array in a line of `EXAMPLES`, of one axis or two.
+# An array in a line of `examples.txt`, of one axis or two.
 ARRAY = r"\[(?:[^][]|\[[^][]*\])*\]"
 MOST_CHARACTERS = 88  # of a line of code in an example
 
@@ -116,15 +117,20 @@ def make(row: Op, namespace: dict[str, Any]) -> FunctionType:
     types.update(zip(attrs, [rule.annotation for rule in rules], strict=True))
     function.__annotations__ = {**types, "return": "Tensor"}
     function.__doc__ = row.doc
-    example = next((each for each in EXAMPLES.splitlines() if each.startswith(f"{name}(")), "")
+    example = next((each for each in examples() if each.startswith(f"{name}(")), "")
     if example:
         doctest = as_doctest(example).replace("\n", "\n        ")
         function.__doc__ += f"\n\n    Examples:\n        {doctest}\n    "
     return function
 
 
+@cache
+def examples() -> list[str]:
+    return Path(__file__).with_name("examples.txt").read_text("utf-8").splitlines()
+
+
 def as_doctest(example: str) -> str:
-    """Return a line of `EXAMPLES` as code and what it prints."""
+    """Return a line of `examples.txt` as code and what it prints."""
     call, sign, result = re.split(" ([=~]) ", example)
     code = "xp." + re.sub(ARRAY, r"np.array(\g<0>)", call)
     code = f"np.round({code}, 4)" if sign == "~" else code
