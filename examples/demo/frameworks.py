@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 from multigrad.command.options import prepare_environment
 from multigrad.core.lowering.forwards import ActivationName
-from multigrad.core.support.installed import extra_line
+from multigrad.engine.support.extras import extra_line
 from multigrad.errors import BackendNotFound, suggest
 
 from .task import EpochReport, Task, Weights

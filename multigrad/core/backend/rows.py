@@ -63,9 +63,11 @@ class LateRows(MutableMapping[Op, Any]):
     def get(self, op: Op, default: Any = None) -> Any:
         if op in self._rows:
             return self._rows[op]
+        if op in self._lacking:
+            return default
         if self._may_have(op):
             self._complete()
-        if op not in self._rows and self._make is not None and op not in self._lacking:
+        if op not in self._rows and self._make is not None:
             row = self._make(op)
             if row is None:
                 self._lacking.add(op)

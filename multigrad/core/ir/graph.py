@@ -82,6 +82,11 @@ class Graph:
         object.__setattr__(self, "ops", frozenset(map(OP, self.nodes)))
 
     @property
+    def names(self) -> list[str]:
+        """The names of the inputs; an input has no other attribute."""
+        return [node.attrs[0][1] for node in self.inputs]
+
+    @property
     def loops(self) -> frozenset[str | None]:
         """What goes on in loops of the graph, of "rows" and "values"."""
         return frozenset(map(LOOP, self.ops)) - {None}
@@ -209,7 +214,8 @@ def dependents(
     """
     reached = set(sources)
     for node in nodes:
-        if not reached.isdisjoint(node.operands_read if by_value else node.operands):
+        reads_shapes = by_value and node.op.shape_only
+        if not reached.isdisjoint(node.operands_read if reads_shapes else node.operands):
             reached.add(node)
     return reached
 

@@ -101,7 +101,7 @@ def emit_body(
     params only. `places`: names of the arrays that outputs are written to.
     """
     if not graph.outputs:  # what forward keeps, where that is none but inputs
-        names = tuple([node.attr("name") for node in graph.inputs])
+        names = tuple(graph.names)
         emission.taken.update(names)
         return Body(names, (), (), frozenset(), True)
     # Asked of the ops, before patterns replace some of them by kernels.
@@ -192,8 +192,7 @@ class Writer:
         # Of each node that is expressed: its text, precedence and depth.
         self.done: dict[Node, tuple[str, int, int]] = {}
         self.like: str | None = None  # the tensor whose dtype T is, if any
-        for node in graph.inputs:
-            name = node.attr("name")
+        for node, name in zip(graph.inputs, graph.names, strict=True):
             self.done[node] = name, ATOM, 0
             emission.taken.add(name)
             if self.like is None and node.type.dtype == T:

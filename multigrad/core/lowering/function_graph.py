@@ -91,16 +91,17 @@ class FunctionGraph:
     _known_derivative: list[bool] = field(init=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        nodes = dict.fromkeys((*self.backward.inputs, *self.forward.inputs))
+        names = dict.fromkeys((*self.backward.names, *self.forward.names))
         role_names = (*self.cotangents, *self.inputs, "key")
-        names = [dict(node.attrs)["name"] for node in nodes]
         object.__setattr__(self, "params", tuple([n for n in names if n not in role_names]))
         object.__setattr__(self, "is_random", "key" in names)
 
     def casts_in(self, backend: Backend) -> bool:
         """Return whether a framework chooses dtypes of the ops by itself, as under autocast."""
-        casts, nodes = backend.autodiff.casts, (*self.forward.nodes, *self.backward.nodes)
-        return casts is not None and not self.is_rule and any(casts.of(n.op) for n in nodes)
+        casts = backend.autodiff.casts
+        if casts is None or self.is_rule:
+            return False
+        return any(map(casts.of, self.forward.ops | self.backward.ops))
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -53,7 +53,8 @@ def spread(graph: Graph, given: Mapping[Node, Degree]) -> dict[Node, Degree]:
         if node in degrees:
             continue
         # An operand that is read for its shape only does not count.
-        reads = [*map(degrees.__getitem__, node.operands_read)]
+        operands = node.operands_read if node.op.shape_only else node.operands
+        reads = [*map(degrees.__getitem__, operands)]
         if None in reads:
             degrees[node] = None
         elif LINEAR in reads:
@@ -61,8 +62,12 @@ def spread(graph: Graph, given: Mapping[Node, Degree]) -> dict[Node, Degree]:
         else:
             # No product is: zero times infinity is none.
             is_sum = node.op.degree is linear and reads and CONSTANT not in reads
-            degrees[node] = ZERO if is_sum or is_zero(node) else CONSTANT
+            may_be_zero = node.op.name in FILLED
+            degrees[node] = ZERO if is_sum or (may_be_zero and is_zero(node)) else CONSTANT
     return degrees
+
+
+FILLED = ("const", "full_like")
 
 
 def is_zero(node: Node) -> bool:

@@ -97,9 +97,12 @@ def _read_by_decisions(graphs: Sequence[Graph]) -> dict[Node, bool]:
     nodes = [node for graph in graphs for node in every_node(graph)]
     sources = _sources_of_turns(nodes)
     narrow = {node for node in nodes if node.op is ops.CAST and narrows(node)}
+    kinds = {node.op for node in nodes}  # of the others no node is asked
+    deciding = {op for op in kinds if op.vjp is zero or op is ops.CAST or op.name in DECIDING}
     stack = [
         (each, node.op is not ops.CAST and node.op.name not in SEPARATE)
         for node in nodes
+        if narrow or node.op in deciding
         for each in _decided(node, narrow)
     ]
     read: dict[Node, bool] = {}

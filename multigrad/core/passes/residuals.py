@@ -94,7 +94,8 @@ class ResidualCut:
         nodes = self.backward.nodes
         read = reader_of(self.backward)
         read_nodes = set(itertools.chain(self.backward.outputs, *map(read, nodes)))
-        is_like = {node.attr("name"): node not in read_nodes for node in self.backward.inputs}
+        inputs = zip(self.backward.names, self.backward.inputs, strict=True)
+        is_like = {name: node not in read_nodes for name, node in inputs}
         return tuple([name for name in self.residuals if is_like[name]])
 
 

@@ -202,9 +202,8 @@ def take_shape_from_cotangent(node: Node, grad_out: Node | None) -> Node | None:
     return make_node(node.op, operands, dict(node.attrs), node.type)
 
 
-# Each rewrite with the ops that it may fit; None: all. An op may have others of its own.
-REWRITES: Mapping[Rewrite, Sequence[Op] | None] = {
-    fold_constants: None,
+# Each rewrite with the ops that it may fit. An op may have others of its own.
+REWRITES: Mapping[Rewrite, Sequence[Op]] = {
     drop_unit: (ops.MUL, ops.DIV),
     drop_double: (ops.NEG, ops.NOT),
     subtract: (ops.ADD,),
@@ -215,11 +214,12 @@ REWRITES: Mapping[Rewrite, Sequence[Op] | None] = {
 
 
 @functools.cache
-def rewrites_for(op: Op) -> list[Rewrite]:
+def rewrites_for(op: Op, is_scalar: bool = True) -> list[Rewrite]:
     """Return the rewrites of nodes of an op, in the order in which they are tried."""
     if not op.operands:
         return []
-    rewrites = [rewrite for rewrite, fitting in REWRITES.items() if not fitting or op in fitting]
+    rewrites = [fold_constants] if is_scalar else []
+    rewrites += [rewrite for rewrite, fitting in REWRITES.items() if op in fitting]
     if op.shape_only:
         rewrites.append(take_shape_from_cotangent)
     return [*rewrites, *op.rewrites]
@@ -230,7 +230,7 @@ def simplify(graph: Graph) -> Graph:
     grad_out = graph.input("grad_out")
 
     def change(node: Node) -> Node:
-        for rewrite in rewrites_for(node.op):
+        for rewrite in rewrites_for(node.op, node.type.kind == "scalar"):
             replacement = rewrite(node, grad_out)
             if replacement is not None:
                 return change(replacement)

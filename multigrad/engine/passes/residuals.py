@@ -92,7 +92,8 @@ def find_unkept(
     kept_outputs = {unmarked(node) for node, _ in marks(graph)}
     if keeps_outputs:  # marked ones are values that the code keeps, as any others
         graph = substitute(graph, {n: in_memory(n.operands[0], KEPT) for n, _ in marks(graph)})
-    marks_of_copies = {n: n.operands[0] for n in graph.nodes if is_kept_copy(n)}
+    copies = filter(is_kept_copy, nodes_of(graph, ops.MEMORY))
+    marks_of_copies = {n: n.operands[0] for n in copies}
     held = {*marks_of_copies, *(node for node in computed if node.op is not ops.INPUT)}
     ends = {*held, *(node for node, _ in marks(graph))}
     direct = {*walk(graph.outputs, reader_of(graph), ends)}
