@@ -18,7 +18,6 @@ import jax.numpy as jnp
 
 from multigrad.core.backend.contract import Backend
 from multigrad.core.functions.arguments import replace_at
-from multigrad.core.trace.identity import attributes_of
 from multigrad.engine.capture.user_code.inspection import contents
 from multigrad.engine.functions.function import Function
 from multigrad.engine.trace.contents import attributes_of
