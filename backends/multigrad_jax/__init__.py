@@ -25,7 +25,6 @@ from .core.kernels import exact, ops
 __all__ = ["backend"]
 
 load_engine(__name__)
-BITS = "multigrad_jax.kernels.shapes"  # masks as bits
 backend = Backend(
     name="jax",
     tensors=Tensors(
@@ -47,7 +46,10 @@ backend = Backend(
         selects=True,  # by XLA, in one kernel; a cast of its own would be another
         while_loop=late_function("multigrad_jax.kernels.loops:while_loop"),
         scan=late_function("multigrad_jax.kernels.loops:scan"),
-        bits=(late_function(f"{BITS}:pack"), late_function(f"{BITS}:unpack")),
+        bits=(
+            late_function("multigrad_jax.kernels.shapes:pack"),
+            late_function("multigrad_jax.kernels.shapes:unpack"),
+        ),
     ),
     autodiff=Autodiff(
         render=render.render,

@@ -18,7 +18,7 @@ from multigrad.backend import Ejection, Emitted
 from multigrad.engine import random as core
 
 from .core.attach import render as attach_render
-from .core.kernels import reductions
+from .core.kernels import ops as kernels
 from .kernels import random
 
 Tensor: TypeAlias = jax.Array
@@ -98,7 +98,7 @@ EJECTION = Ejection(
     },
     namespace={"read_key": read_key},
     forms={
-        reductions.array: array,
+        kernels.array: array,
         random.draw_key: draw_key,
         random.fold_in: fold_in,
         random.normal_like: normal_like,

@@ -23,7 +23,6 @@ __all__ = ["backend"]
 
 
 load_engine(__name__)
-BITS = "multigrad_tensorflow.kernels.shapes"  # masks as bits
 backend = Backend(
     name="tensorflow",
     tensors=Tensors(
@@ -45,7 +44,10 @@ backend = Backend(
         exact=exact.OPS,
         while_loop=late_function("multigrad_tensorflow.kernels.loops:while_loop"),
         scan=late_function("multigrad_tensorflow.kernels.loops:scan"),
-        bits=(late_function(f"{BITS}:pack"), late_function(f"{BITS}:unpack")),
+        bits=(
+            late_function("multigrad_tensorflow.kernels.shapes:pack"),
+            late_function("multigrad_tensorflow.kernels.shapes:unpack"),
+        ),
     ),
     autodiff=Autodiff(
         render=render.render,

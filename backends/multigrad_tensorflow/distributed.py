@@ -19,7 +19,7 @@ from multigrad.engine.ops.collectives import check_pairs
 from multigrad.errors import GradientError, RuleValueError, UnsupportedOp
 
 from .core.attach.host import ALONE
-from .core.kernels.reductions import dim
+from .core.kernels.ops import dim
 from .kernels.random import is_dtensor
 
 Tensor: TypeAlias = tf.Tensor

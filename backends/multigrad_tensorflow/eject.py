@@ -15,7 +15,7 @@ from multigrad.backend import Ejection
 from multigrad.engine import random as core
 
 from .core.attach import render
-from .core.kernels import reductions
+from .core.kernels import ops as kernels
 from .kernels import random
 
 Tensor: TypeAlias = tf.Tensor
@@ -89,7 +89,7 @@ EJECTION = Ejection(
         "read_key": read_key,
     },
     forms={
-        reductions.array: array,
+        kernels.array: array,
         random.draw_key: draw_key,
         random.counters: counters,
         random.draw_with_numpy: draw_with_numpy,

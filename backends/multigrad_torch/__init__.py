@@ -28,7 +28,6 @@ __all__ = ["backend"]
 
 
 load_engine(__name__)
-BITS = "multigrad_torch.kernels.arrays"  # masks as bits
 backend = Backend(
     name="torch",
     tensors=Tensors(
@@ -55,7 +54,10 @@ backend = Backend(
         exact=exact.OPS,
         while_loop=late_function("multigrad_torch.kernels.loops:while_loop"),
         scan=late_function("multigrad_torch.kernels.loops:scan"),
-        bits=(late_function(f"{BITS}:pack"), late_function(f"{BITS}:unpack")),
+        bits=(
+            late_function("multigrad_torch.kernels.arrays:pack"),
+            late_function("multigrad_torch.kernels.arrays:unpack"),
+        ),
         scalar_left=elementwise.SCALAR_LEFT,
         scalar_right=elementwise.SCALAR_RIGHT,
         open_number=elementwise.open_number,

@@ -22,7 +22,7 @@ from multigrad.engine.ops.collectives import check_pairs
 from multigrad.errors import GradientError, RuleValueError
 
 from .core import dynamo
-from .core.kernels.reductions import wide
+from .core.kernels.ops import wide
 from .core.state import is_distributed
 from .dtensors import from_parts, refuse_partial, to_parts
 

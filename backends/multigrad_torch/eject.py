@@ -27,7 +27,8 @@ from multigrad.engine.random import (
 from . import export
 from .attach import standalone
 from .core.attach import attach
-from .core.kernels import elementwise, reductions
+from .core.kernels import elementwise
+from .core.kernels import ops as kernels
 from .kernels import random
 
 Tensor: TypeAlias = torch.Tensor
@@ -146,7 +147,7 @@ EJECTION = Ejection(
     # The backend's function: its copy without multigrad.
     forms={
         elementwise.heaviside: heaviside,
-        reductions.array: array,
+        kernels.array: array,
         # A dispatch key cannot be written out, so the file parses its name again.
         attach.BATCHED: Made(torch._C._parse_dispatch_key, ("VmapMode",)),
         random.draw_key: draw_key,

@@ -17,7 +17,7 @@ from multigrad.engine.ops.linalg import PADE_REACHES
 from multigrad.engine.ops.products import as_matrix
 
 from ..core.kernels.elementwise import accumulated, is_staged_out
-from ..core.kernels.reductions import sum_to
+from ..core.kernels.ops import sum_to
 from . import shapes
 
 Tensor: TypeAlias = jax.Array

@@ -24,7 +24,7 @@ from multigrad.engine.ops.linalg import PADE_REACHES
 from multigrad.engine.ops.products import as_matrix
 
 from ..core.kernels.elementwise import accumulated
-from ..core.kernels.reductions import sum_to
+from ..core.kernels.ops import sum_to
 from . import shapes
 from .shapes import length_of
 

@@ -19,7 +19,7 @@ from multigrad.engine.ops.indexing import along, as_index, as_pairs, from_front
 from multigrad.engine.ops.products import as_matrix
 
 from ..core.kernels.elementwise import fitting
-from ..core.kernels.reductions import wide
+from ..core.kernels.ops import wide
 from ..core.state import count_modes, tracing_state, transforms_active
 
 Tensor: TypeAlias = torch.Tensor

@@ -29,7 +29,7 @@ from ..ir.graph import ArrayValue, Graph, Location, Node, count_uses
 from ..ir.op import BOOL, UNKNOWN, WHOLE, T
 from ..ir.results import OWNING
 from ..passes.simplify import is_elementwise, rebuild, scalar_function, symbol_function
-from ..support.lazy_modules import of_engine, provided
+from ..support.lazy_modules import loaded, of_engine, provided
 
 # Binding strength of infix symbols, weakest first; comparisons do not chain, so they get
 # parentheses.
@@ -368,8 +368,7 @@ class Writer:
         """Return the backend's callable of an op, or raise UnsupportedOp with the reason."""
         kernels = self.backend.kernels
         if op.name in BITS and kernels.bits is not None:
-            row = kernels.bits[BITS.index(op.name)]
-            return getattr(row, "load", lambda: row)()  # of a file that loads by need
+            return loaded(kernels.bits[BITS.index(op.name)])
         native = kernels.exact.get(op) or kernels.rows.get(op, INFIX if op.symbol else None)
         native = kernels.fast.kernels.get(op, native)
         if native is None:

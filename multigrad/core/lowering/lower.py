@@ -47,7 +47,7 @@ from ..backend.emitted import (
 from ..ir.graph import Graph, Location
 from ..ir.op import UNKNOWN
 from ..passes.decisions import with_exact_decisions
-from ..support.lazy_modules import of_engine, provided
+from ..support.lazy_modules import loaded, of_engine, provided
 from ..support.records import record
 from ..support.threads import SERIALS, build_once
 from ..support.trees import Tensor
@@ -416,9 +416,8 @@ def _names(lowering: Lowering, defaults: Mapping[str, Any] | None) -> Names:
 def _attach(lowering: Lowering, emitted: Emitted) -> Attached:
     backend, emission = lowering.backend, lowering.emission
     if emitted.draws:
-        draw_key = backend.draws.draw_key
-        # Of one that loads late, the function itself: an ejected file holds its source.
-        emission.namespace["draw_key"] = getattr(draw_key, "load", lambda: draw_key)()
+        # The function itself: an ejected file holds its source.
+        emission.namespace["draw_key"] = loaded(backend.draws.draw_key)
     source = emission.with_definitions(backend.autodiff.render(emitted))
     name = lowering.graphs.name
     namespace = compile_source(source, name, emission.namespace, emission.written)

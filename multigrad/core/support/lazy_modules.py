@@ -173,6 +173,11 @@ def late_function(place: str) -> Callable[..., Any]:
     return call
 
 
+def loaded(function: Any) -> Any:
+    """Return the function that a late one stands for; any other, or None, as it is."""
+    return getattr(function, "load", lambda: function)()
+
+
 def late_value(place: str) -> Callable[[], Any]:
     """Return a function that gives the value at module:name, importing the module when called."""
     module, _, name = place.partition(":")

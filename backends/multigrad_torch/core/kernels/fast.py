@@ -39,7 +39,7 @@ from multigrad.core.support.lazy_modules import late_function, late_value
 from ..state import scalar
 from . import masks
 from .elementwise import fitting
-from .reductions import norm
+from .ops import norm
 
 Tensor: TypeAlias = torch.Tensor
 

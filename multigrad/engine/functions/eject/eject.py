@@ -26,6 +26,7 @@ from ....core.lowering.checks import shapes_agree
 from ....core.lowering.emit import apply_patterns
 from ....core.lowering.function_graph import FunctionGraph
 from ....core.lowering.lower import lower_graphs
+from ....core.support.lazy_modules import loaded
 from ....core.support.trees import Tensor
 from ....errors import GradientError, UnsupportedOp
 from ...backend.features import Ejection
@@ -128,7 +129,7 @@ def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Ba
         return native
 
     def later(make: Any) -> Any:
-        return None if make is None else lambda message: Made(make, (message,))
+        return None if make is None else lambda message: Made(loaded(make), (message,))
 
     # A name of a module is no param's: those are renamed that are called like one.
     names = {**ejection.modules, **backend.autodiff.namespace, **ejection.namespace}
