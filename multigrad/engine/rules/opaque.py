@@ -197,7 +197,7 @@ class OpaqueCode:
             args, kwargs = _frozen(*place(arrays))
             return tuple(optree.tree_leaves(self.call(args, kwargs)))
 
-        def pull(arrays: Sequence[Array], cotangents: Sequence[Array]) -> tuple[Any, ...]:
+        def pull(arrays: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Any, ...]:
             args, kwargs = _frozen(*place(arrays))
             upstream = optree.tree_unflatten(nesting, list(cotangents))
             gradients = match_gradients(self.name, self.pull(upstream, args, kwargs), layout)
