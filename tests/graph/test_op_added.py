@@ -30,7 +30,7 @@ import pytest
 
 from multigrad.backend.discovery import load_backend
 from multigrad.core import ops
-from multigrad.core.ir.attributes import AXIS, flag, number
+from multigrad.core.ir.op import AXIS, flag, number
 from multigrad.engine.ops.ordering import cumulative
 from multigrad.core.ops.properties import ABOVE_ONE
 from multigrad.core.ops.table import function

@@ -89,10 +89,8 @@ def test_declarations_stand_on_data_alone() -> None:
         known = {
             "errors",
             "ir",
-            "ir.attributes",
-            "ir.graph",
             "ir.op",
-            "ir.results",
+            "ir.graph",
             "random",
             "support.records",
             "support.installed",  # metadata of packages alone

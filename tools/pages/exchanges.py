@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from multigrad.core import ops
 from multigrad.core.ir.graph import Node
-from multigrad.core.ir.results import PER_ELEMENT
+from multigrad.core.ir.op import PER_ELEMENT
 from multigrad.core.passes.facts import Shapes
 from multigrad.core.rules.rule import Rule
 from multigrad.core.support.params import read_shards

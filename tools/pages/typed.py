@@ -18,7 +18,7 @@ from typing import Any
 
 import multigrad
 from multigrad.core import ops, xp
-from multigrad.core.ir import results
+from multigrad.core.ir import op as results
 from multigrad.core.lowering.forwards import ACTIVATIONS, ALIASES, plainly
 from multigrad.core.trace.xp import ops as recorded
 from multigrad.core.trace.xp import transposes

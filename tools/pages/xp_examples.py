@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from multigrad.core import ops
-from multigrad.core.ir.op import Op
-from multigrad.core.ir.results import reduced
+from multigrad.core.ir.op import Op, reduced
 from multigrad.core.ops.properties import (
     ABOVE_MINUS_ONE,
     ABOVE_ONE,

@@ -18,8 +18,7 @@ import torch
 from multigrad.core import ops
 from multigrad.core.backend.rows import is_whole_norm, kernel
 from multigrad.core.ir.graph import Graph, Node, make_node
-from multigrad.core.ir.op import SCALAR_SHAPE, UNKNOWN, Op
-from multigrad.core.ir.results import elementwise
+from multigrad.core.ir.op import SCALAR_SHAPE, UNKNOWN, Op, elementwise
 
 from ..core.kernels import fast
 from ..core.kernels.elementwise import HALVES

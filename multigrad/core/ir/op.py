@@ -1,5 +1,6 @@
-"""`Op`, a row of the op table, and `Attr`, one of its attributes, with the types of values: kind,
-dtype and shape, all symbolic. `multigrad.core.ops` has all ops.
+"""Ops as data: the types of values, `Op`, a row of the op table, and `Attr`, one of its attributes;
+the legal values of attributes; and the types of results, by rules that take the operands' types and
+the attributes. `multigrad.core.ops` has all ops.
 
 A rule is captured once for every rank and float dtype, so a dtype is `T` ("that of the rule's
 input") unless the author fixed one, and a shape is a relation to the input's shape. Scalars are
@@ -9,8 +10,10 @@ weak: a Python number or a run-time parameter that takes the dtype of the tensor
 from __future__ import annotations
 
 import functools
+import keyword
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -278,3 +281,214 @@ class Op:
             return self.operands
         *fixed, last = self.operands
         return (*fixed, *(f"{last[1:]}_{i}" for i in range(count - len(fixed))))
+
+
+# --- attributes: their legal values, the values that tests try, and how `xg.xp` takes them --------
+ORDERS = ("C", "channels_last", "channels_last_3d")  # of elements in memory
+
+
+def is_axis(value: object) -> bool:
+    axes = value if isinstance(value, tuple) else (value,)
+    # `type(axis) is int`, here and below, because True is an instance of int.
+    return value is None or all(type(axis) is int for axis in axes)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_dtype(value: object) -> bool:
+    return value is None or value in (T, *DTYPES)
+
+
+# `fold_in` takes any 32-bit word.
+def is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**32
+
+
+def is_order(value: object) -> bool:
+    return is_number(value) and value > 0  # type: ignore[operator]
+
+
+def are_integers(value: object) -> TypeGuard[tuple[int, ...]]:
+    return isinstance(value, tuple) and all(type(n) is int for n in value)
+
+
+def is_shape(value: object) -> bool:
+    return are_integers(value) and all(n >= -1 for n in value) and value.count(-1) < 2
+
+
+def is_name(value: object) -> TypeGuard[str]:
+    """Return whether a value can be the name of a variable in emitted code."""
+    if not isinstance(value, str) or not 0 < len(value) <= 100:
+        return False
+    # Python normalizes identifiers to NFKC, so another form would name another variable.
+    is_normalized = value.isascii() or unicodedata.normalize("NFKC", value) == value
+    return (
+        is_normalized
+        and value.isidentifier()
+        and not keyword.iskeyword(value)
+        and not value.startswith("__")
+    )
+
+
+def is_layout(value: object) -> bool:
+    """Return whether a value is "alias", "own", or one of "copy" and "contiguous" with an order."""
+    word, _, order = value.partition(" ") if isinstance(value, str) else ("", "", "")
+    words = {"copy": ("", *ORDERS), "contiguous": ORDERS, "alias": ("",), "own": ("",)}
+    return order in words.get(word, ())
+
+
+def instance_of(kind: type) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, kind)
+
+
+def optional(legal: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or legal(value)
+
+
+def number(*samples: float, taken: str = "float") -> Attr:
+    """Return the attribute of a number; the first sample is its default."""
+    return Attr(is_number, samples, samples[0], "float", taken)
+
+
+def number_or_none(*samples: float) -> Attr:
+    return Attr(optional(is_number), (None, *samples), None)
+
+
+def flag(default: bool) -> Attr:
+    return Attr(instance_of(bool), (False, True), default, "bool", "bool")
+
+
+def count(*samples: int) -> Attr:
+    return Attr(is_count, samples)
+
+
+def required(attr: Attr) -> Attr:
+    """Return an attribute without its default."""
+    return attr._replace(default=REQUIRED)
+
+
+AXIS = Attr(is_axis, (), -1, "int", "one_axis")
+NEW_AXIS = Attr(is_axis, (), 0, "int")
+AXES = Attr(is_axis, (), None, "Axis", "axes_of")
+LAST_AXES = AXES._replace(default=-1)
+ANYTHING = Attr(instance_of(object))
+DTYPE = Attr(is_dtype)
+HALVES = Attr(is_count, (0, 1))
+LAYOUT = Attr(is_layout)
+NAME = Attr(is_name)
+ORDER = Attr(is_order, (2, 1, 3, 0.5, float("inf")))
+SHAPE = Attr(is_shape)
+
+
+# --- types of results -----------------------------------------------------------------------------
+def elementwise(*types: Type, **attrs: Any) -> Type:
+    tensors = [t for t in types if t.kind == "tensor"]
+    # Scalars change neither the dtype nor the shape of a tensor.
+    if len(tensors) == 1:
+        return tensors[0]
+    if not tensors:
+        weak = "int" if all(t.dtype == "int" for t in types) else "float"
+        return Type("scalar", "bool" if all(t.dtype == "bool" for t in types) else weak)
+    return Type("tensor", tensors[0].dtype, broadcast_shapes(*[t.shape for t in tensors]))
+
+
+def float_elementwise(*types: Type, **attrs: Any) -> Type:
+    type_ = elementwise(*types)
+    return Type("scalar", "float") if type_.kind == "scalar" else type_
+
+
+def compared(*types: Type, **attrs: Any) -> Type:
+    type_ = elementwise(*types)
+    return BOOL_SCALAR if type_.kind == "scalar" else Type("tensor", BOOL, type_.shape)
+
+
+def chosen(condition: Type, a: Type, b: Type) -> Type:
+    values = elementwise(a, b)
+    if condition.kind == "scalar":
+        return values
+    if values.kind == "scalar":
+        raise TypeError("where needs a tensor among its values")
+    return Type("tensor", values.dtype, broadcast_shapes(condition.shape, a.shape, b.shape))
+
+
+def cast_to(x: Type, *, dtype: str) -> Type:
+    return Type("tensor", dtype, x.shape)
+
+
+def filled(x: Type, value: Type, *, dtype: str | None) -> Type:
+    return Type("tensor", dtype or x.dtype, x.shape)
+
+
+def reduced(x: Type, *, axis: Any, keepdims: bool, **attrs: Any) -> Type:
+    return Type("tensor", x.dtype, reduce_shape(x.shape, axis, keepdims))
+
+
+def shaped_like_second(x: Type, like: Type, **attrs: Any) -> Type:
+    return Type("tensor", x.dtype, like.shape)
+
+
+def expanded(x: Type, *, axis: int) -> Type:
+    # A new axis where a reduction removed one gives the shape of that reduction with keepdims.
+    is_inverse = isinstance(x.shape, tuple) and x.shape == ("reduced", axis, False)
+    return Type("tensor", x.dtype, ("reduced", axis, True) if is_inverse else UNKNOWN)
+
+
+def integer(x: Type, **attrs: Any) -> Type:
+    return INT_SCALAR
+
+
+def same(x: Type, **attrs: Any) -> Type:
+    return x
+
+
+def called(value: Type, *inputs: Type, **attrs: Any) -> Type:
+    return value
+
+
+def drawn(key: Type, x: Type, *params: Type) -> Type:
+    return Type("tensor", x.dtype, x.shape)
+
+
+def need_tensors(*types: Type) -> None:
+    for type_ in types:
+        if type_.kind != "tensor":
+            raise TypeError(f"it needs a tensor, not {type_}")
+
+
+def kept(x: Type, *others: Type, **attrs: Any) -> Type:
+    need_tensors(x)
+    return x
+
+
+def overwritten(x: Type, value: Type, **attrs: Any) -> Type:
+    need_tensors(x)
+    if value.kind == "tensor" and value.dtype != x.dtype:
+        raise TypeError(f"it holds {x.dtype}, not {value}")
+    return x
+
+
+def reshaped(x: Type, *others: Type, **attrs: Any) -> Type:
+    """Return a type whose shape is known at run time only."""
+    need_tensors(x, *others)
+    return Type("tensor", x.dtype, UNKNOWN)
+
+
+def key(*types: Type, **attrs: Any) -> Type:
+    return KEY
+
+
+def structural(*args: Any, **attrs: Any) -> Any:
+    raise TypeError("an input or a constant is not executed")
+
+
+def of_dtype(like: Type, *, dtype: str, value: Any) -> Type:
+    return Type("tensor", dtype, UNKNOWN)
+
+
+OWN_ELEMENTS: tuple[ResultRule, ...] = (elementwise, float_elementwise, compared, chosen)
+# Rules of ops whose result elements each depend on the same element of the operands only.
+PER_ELEMENT = (*OWN_ELEMENTS, cast_to, filled, same)
+# Rules of ops whose result is memory of its own, never an operand's.
+OWNING = (*OWN_ELEMENTS, reduced, drawn, overwritten)

@@ -26,8 +26,7 @@ from ..backend.contract import Backend
 from ..backend.emitted import Body, Prepared
 from ..backend.rows import FastKernels, disabled
 from ..ir.graph import ArrayValue, Graph, Location, Node, count_uses
-from ..ir.op import BOOL, UNKNOWN, WHOLE, T
-from ..ir.results import OWNING
+from ..ir.op import BOOL, OWNING, UNKNOWN, WHOLE, T
 from ..passes.simplify import is_elementwise, rebuild, scalar_function, symbol_function
 from ..support.lazy_modules import loaded, of_engine, provided
 

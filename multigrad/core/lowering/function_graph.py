@@ -15,8 +15,7 @@ from .. import ops
 from ..backend.contract import Autodiff, Backend
 from ..backend.emitted import Aliasing
 from ..ir.graph import Graph
-from ..ir.op import Op, Type, is_float
-from ..ir.results import OWNING
+from ..ir.op import OWNING, Op, Type, is_float
 from ..passes.decisions import EXACT_OPS, with_exact_decisions
 from ..passes.residuals import Keepable, ResidualCut, Roles, cut_residuals
 from ..passes.simplify import passed, rename_inputs, simplify, without_memory

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.attributes import flag, number
+from ..ir.op import flag, number
 from .numerics import Array, widened, zero_like
 from .table import Cotangents, composite, function, zero
 

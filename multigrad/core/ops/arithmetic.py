@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.op import Op, Refused
-from ..ir.results import elementwise
+from ..ir.op import Op, Refused, elementwise
 from . import logic
 from .numerics import Array, wide, widened
 from .properties import ABOVE_ZERO, REALS, added, carried, doubled, in_first, in_one, linear

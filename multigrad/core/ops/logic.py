@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.op import Op
-from ..ir.results import compared, elementwise
+from ..ir.op import Op, compared, elementwise
 from .properties import shifted
 from .table import Number, op, zero
 

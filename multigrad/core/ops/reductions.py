@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.attributes import AXES, LAST_AXES, ORDER, flag, number
-from ..ir.op import INT64, Op
-from ..ir.results import kept, reduced
+from ..ir.op import AXES, INT64, LAST_AXES, ORDER, Op, flag, kept, number, reduced
 from .numerics import Array, Axis, widened
 from .properties import linear
 from .table import Composed, Cotangents, op, zero

@@ -6,9 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.attributes import DTYPE, LAYOUT, number, number_or_none
-from ..ir.op import FLOAT8
-from ..ir.results import cast_to, chosen, elementwise, filled, same
+from ..ir.op import (
+    DTYPE,
+    FLOAT8,
+    LAYOUT,
+    cast_to,
+    chosen,
+    elementwise,
+    filled,
+    number,
+    number_or_none,
+    same,
+)
 from .arithmetic import maximum, minimum
 from .numerics import Array, as_numpy_dtype
 from .properties import ABOVE_ONE, BELOW_MINUS_ONE, REALS, choice, linear

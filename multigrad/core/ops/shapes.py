@@ -12,10 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.attributes import AXES, AXIS, NEW_AXIS, SHAPE
 from ..ir.graph import Node
-from ..ir.op import Op, ResultRule
-from ..ir.results import expanded, integer, reshaped, shaped_like_second
+from ..ir.op import (
+    AXES,
+    AXIS,
+    NEW_AXIS,
+    SHAPE,
+    Op,
+    ResultRule,
+    expanded,
+    integer,
+    reshaped,
+    shaped_like_second,
+)
 from .numerics import Array, reshape, widened
 from .properties import length, linear
 from .table import moved_by, op, summed_to, zero

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ir.attributes import ANYTHING, DTYPE, HALVES, NAME
-from ..ir.op import Op
-from ..ir.results import called, of_dtype, structural
+from ..ir.op import ANYTHING, DTYPE, HALVES, NAME, Op, called, of_dtype, structural
 from .numerics import Array
 from .table import op, zero
 

@@ -26,9 +26,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import GradientError, suggest
-from ..ir import results
-from ..ir.op import REQUIRED, Attr, Op, ResultRule
-from ..ir.results import float_elementwise
+from ..ir import op as results
+from ..ir.op import REQUIRED, Attr, Op, ResultRule, float_elementwise
 from ..support.records import cached_property
 from .numerics import Array, Axis, widened
 

@@ -18,8 +18,7 @@ from typing import Any
 
 from .. import ops
 from ..ir.graph import Graph, Node, Region, every_node, make_node
-from ..ir.op import Op, T, is_float
-from ..ir.results import PER_ELEMENT
+from ..ir.op import PER_ELEMENT, Op, T, is_float
 from ..ops.properties import linear
 from ..ops.table import by_formula, zero
 

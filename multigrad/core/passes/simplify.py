@@ -19,8 +19,16 @@ import numpy as np
 
 from .. import ops
 from ..ir.graph import Graph, Node, make_node, with_operands
-from ..ir.op import BOOL, BOOL_SCALAR, FLOAT_SCALAR, INPUT_SHAPE, INT_SCALAR, SCALAR_SHAPE, Op
-from ..ir.results import PER_ELEMENT
+from ..ir.op import (
+    BOOL,
+    BOOL_SCALAR,
+    FLOAT_SCALAR,
+    INPUT_SHAPE,
+    INT_SCALAR,
+    PER_ELEMENT,
+    SCALAR_SHAPE,
+    Op,
+)
 from ..ops.table import Number
 
 # --- ops on Python numbers: a parameter with another parameter or with a constant ----------------

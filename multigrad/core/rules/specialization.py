@@ -37,9 +37,8 @@ from ..functions.recipe import (
     Variant,
     library_of,
 )
-from ..ir.attributes import is_number
 from ..ir.graph import Graph
-from ..ir.op import dtype_name
+from ..ir.op import dtype_name, is_number
 from ..ir.questions import crossing, note
 from ..lowering.derivatives import draw_in, replay
 from ..lowering.function_graph import FunctionGraph

@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import AXIS, are_integers, is_order
-from ...core.ir.op import Attr, Op
-from ...core.ir.results import integer, kept, key, reshaped
+from ...core.ir.op import AXIS, Attr, Op, are_integers, integer, is_order, kept, key, reshaped
 from ...core.ops.numerics import Array
 from ...core.ops.properties import length, linear
 from ...core.ops.table import Cotangents, moved_by, op, places, zero

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import count
-from ...core.ir.op import Op, dtype_name
-from ...core.ir.results import drawn, key
+from ...core.ir.op import Op, count, drawn, dtype_name, key
 from ...core.ops.numerics import Array, is_16_bit
 from ...core.ops.table import op, zero
 from .. import random

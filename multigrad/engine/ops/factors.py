@@ -18,9 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import are_integers, flag
-from ...core.ir.op import INT64, UNKNOWN, Attr, Type
-from ...core.ir.results import kept, need_tensors
+from ...core.ir.op import INT64, UNKNOWN, Attr, Type, are_integers, flag, kept, need_tensors
 from ...core.ops.numerics import Array, widened, wider
 from ...core.ops.properties import linear
 from ...core.ops.table import Cotangents, Shape, op, zero

@@ -11,10 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import AXIS, HALVES, NEW_AXIS, are_integers, is_count, number
 from ...core.ir.graph import Node, make_node
-from ...core.ir.op import Attr, Op, Type
-from ...core.ir.results import overwritten, reshaped, shaped_like_second
+from ...core.ir.op import (
+    AXIS,
+    HALVES,
+    NEW_AXIS,
+    Attr,
+    Op,
+    Type,
+    are_integers,
+    is_count,
+    number,
+    overwritten,
+    reshaped,
+    shaped_like_second,
+)
 from ...core.ops import selection
 from ...core.ops.numerics import Array, widened
 from ...core.ops.properties import added, filled_with_zero, in_first, linear

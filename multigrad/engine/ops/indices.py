@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import AXIS, flag
-from ...core.ir.op import INT64, INTEGERS, UNKNOWN, Op, Type, reduce_shape
-from ...core.ir.results import need_tensors
+from ...core.ir.op import AXIS, INT64, INTEGERS, UNKNOWN, Op, Type, flag, need_tensors, reduce_shape
 from ...core.ops.numerics import Array, wider
 from ...core.ops.properties import in_first, multiplied
 from ...core.ops.table import Composed, Shape, first, in_place_of, moved_by, op, reduced, zero

@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import flag, number
-from ...core.ir.op import Op, Type, reduce_shape
-from ...core.ir.results import kept, need_tensors, reshaped
+from ...core.ir.op import Op, Type, flag, kept, need_tensors, number, reduce_shape, reshaped
 from ...core.ops.numerics import Array, widened
 from ...core.ops.properties import in_last, multiplied
 from ...core.ops.table import Cotangents, Shape, op, zero

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import count, flag, instance_of
 from ...core.ir.graph import Graph, Node, Region, key_of_loop, make_node
-from ...core.ir.op import BOOL, FLOATS, UNKNOWN, Attr, T, Type
+from ...core.ir.op import BOOL, FLOATS, UNKNOWN, Attr, T, Type, count, flag, instance_of
 from ...core.ops.numerics import RELEASE, Array, as_numpy_dtype
 from ...core.ops.properties import LINEAR, ZERO, Degree, spread
 from ...core.ops.table import Cotangents, op

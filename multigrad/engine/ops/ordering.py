@@ -14,9 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import AXES, AXIS, count, flag, is_axis, is_number
-from ...core.ir.op import BOOL, INT64, Attr, Op, Type
-from ...core.ir.results import kept, need_tensors, reduced
+from ...core.ir.op import (
+    AXES,
+    AXIS,
+    BOOL,
+    INT64,
+    Attr,
+    Op,
+    Type,
+    count,
+    flag,
+    is_axis,
+    is_number,
+    kept,
+    need_tensors,
+    reduced,
+)
 from ...core.ops.numerics import Array, Axis, widened, wider
 from ...core.ops.properties import FALLING, REALS, in_first, linear
 from ...core.ops.reductions import reduction, spread

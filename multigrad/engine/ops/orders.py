@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import AXES, are_integers, is_axis, optional
-from ...core.ir.op import REQUIRED, Attr, Op
-from ...core.ir.results import kept
+from ...core.ir.op import AXES, REQUIRED, Attr, Op, are_integers, is_axis, kept, optional
 from ...core.ops.numerics import Array
 from ...core.ops.shapes import rearrangement
 from ...core.ops.table import Cotangents, Shape, moved_by

@@ -11,9 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import are_integers, is_count
-from ...core.ir.op import Attr, Type
-from ...core.ir.results import need_tensors, reshaped, shaped_like_second
+from ...core.ir.op import (
+    Attr,
+    Type,
+    are_integers,
+    is_count,
+    need_tensors,
+    reshaped,
+    shaped_like_second,
+)
 from ...core.ops.numerics import Array, wider
 from ...core.ops.properties import in_first, in_one, multiplied
 from ...core.ops.shapes import sum_to

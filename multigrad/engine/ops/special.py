@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...core.ir.attributes import count
-from ...core.ir.op import Op
+from ...core.ir.op import Op, count
 from ...core.ops.properties import ABOVE_ZERO, BETWEEN_ZERO_AND_ONE, WITHIN_ONE
 from ...core.ops.table import Cotangents, composite, function, ufunc
 from . import special_functions

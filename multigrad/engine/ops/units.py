@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.attributes import AXIS, number, required
-from ...core.ir.results import reshaped
+from ...core.ir.op import AXIS, number, required, reshaped
 from ...core.ops.activations import ALPHA
 from ...core.ops.numerics import wide
 from ...core.ops.properties import (

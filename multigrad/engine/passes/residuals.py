@@ -11,8 +11,7 @@ from typing import Any
 from ...core import ops
 from ...core.backend.rows import kernel
 from ...core.ir.graph import Graph, Node, dependents, derive_node, make_node, walk
-from ...core.ir.op import BOOL, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
-from ...core.ir.results import kept
+from ...core.ir.op import BOOL, SCALAR_SHAPE, UNKNOWN, T, Type, is_float, kept
 from ...core.passes.residuals import (
     BYTES,
     FULL,

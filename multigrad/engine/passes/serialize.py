@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...core import ops
-from ...core.ir.attributes import is_name
 from ...core.ir.graph import (
     MOST_ELEMENTS,
     ArrayValue,
@@ -42,6 +41,7 @@ from ...core.ir.op import (
     Op,
     T,
     Type,
+    is_name,
 )
 from ...core.ops.properties import LENGTH_BITS
 from ...core.passes.facts import draws

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 from ...core import ops
 from ...core.ir.graph import Graph, Node, make_node, with_operands
-from ...core.ir.op import INPUT_SHAPE, UNKNOWN
-from ...core.ir.results import PER_ELEMENT
+from ...core.ir.op import INPUT_SHAPE, PER_ELEMENT, UNKNOWN
 from ...core.passes.simplify import rebuild, simplify
 
 THROUGH = (ops.CALL, ops.OUTPUT)  # their first operand's

@@ -25,8 +25,7 @@ from ...core import ops
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import load_backend
 from ...core.functions.arguments import flatten
-from ...core.ir.attributes import is_number
-from ...core.ir.op import DTYPES, FLOATS
+from ...core.ir.op import DTYPES, FLOATS, is_number
 from ...core.ops.numerics import as_numpy_dtype
 from ...core.rules import rule_names
 from ...core.rules.registry import resolve

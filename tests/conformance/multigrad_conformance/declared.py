@@ -13,9 +13,16 @@ from typing import Any
 import numpy as np
 
 from multigrad.core import ops
-from multigrad.core.ir import attributes
-from multigrad.core.ir.op import Attr, Op
-from multigrad.core.ir.results import PER_ELEMENT, kept, overwritten, reduced, shaped_like_second
+from multigrad.core.ir import op as attributes
+from multigrad.core.ir.op import (
+    PER_ELEMENT,
+    Attr,
+    Op,
+    kept,
+    overwritten,
+    reduced,
+    shaped_like_second,
+)
 from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.ops.properties import REALS, Domain
 from multigrad.core.ops.table import zero

@@ -15,8 +15,7 @@ import pytest
 import multigrad as xg
 from multigrad.core import ops
 from multigrad.core.backend.discovery import load_backend
-from multigrad.core.ir.op import BOOL, FLOAT8, FLOATS, INT32
-from multigrad.core.ir.results import PER_ELEMENT
+from multigrad.core.ir.op import BOOL, FLOAT8, FLOATS, INT32, PER_ELEMENT
 from multigrad.errors import UnsupportedOp
 
 from .vectors import name_of, read_document

@@ -18,8 +18,7 @@ from multigrad.backend import Pattern, kernel
 from multigrad.core import ops
 from multigrad.core.backend.rows import FastKernels
 from multigrad.core.ir.graph import Node, make_node
-from multigrad.core.ir.op import Op
-from multigrad.core.ir.results import elementwise
+from multigrad.core.ir.op import Op, elementwise
 from multigrad.core.lowering.lower import compile_source
 from multigrad.engine.lowering.kernel_code import triton_code
 from multigrad.engine.lowering.kernel_code.kernels import (

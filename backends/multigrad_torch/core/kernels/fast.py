@@ -32,8 +32,7 @@ from multigrad.core.backend.rows import (
     taking,
 )
 from multigrad.core.ir.graph import Node, make_node
-from multigrad.core.ir.op import FLOAT_SCALAR, UNKNOWN, Op, Type
-from multigrad.core.ir.results import elementwise
+from multigrad.core.ir.op import FLOAT_SCALAR, UNKNOWN, Op, Type, elementwise
 from multigrad.core.support.lazy_modules import late_function, late_value
 
 from ..state import scalar

@@ -12,8 +12,16 @@ import torch
 from multigrad.core import ops
 from multigrad.core.backend.rows import Pattern, is_number, is_tensor, is_zero, kernel, taking
 from multigrad.core.ir.graph import Node, make_node
-from multigrad.core.ir.op import BOOL, INPUT_SHAPE, SCALAR_SHAPE, Op, T
-from multigrad.core.ir.results import chosen, compared, elementwise
+from multigrad.core.ir.op import (
+    BOOL,
+    INPUT_SHAPE,
+    SCALAR_SHAPE,
+    Op,
+    T,
+    chosen,
+    compared,
+    elementwise,
+)
 
 from ..state import scalar
 from .elementwise import fitting

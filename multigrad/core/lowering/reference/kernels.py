@@ -29,8 +29,7 @@ from ...backend.rows import (
     taking,
 )
 from ...ir.graph import Node, make_node
-from ...ir.op import FLOAT_SCALAR, INPUT_SHAPE, T, Type
-from ...ir.results import chosen, elementwise
+from ...ir.op import FLOAT_SCALAR, INPUT_SHAPE, T, Type, chosen, elementwise
 from ...ops.numerics import vecdot
 from ...support.lazy_modules import late_value
 

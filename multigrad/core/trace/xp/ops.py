@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any
 
 from ... import ops as op_table
-from ...ir.attributes import ANYTHING as AS_GIVEN
+from ...ir.op import ANYTHING as AS_GIVEN
 from ...ir.op import REQUIRED, Op
 from ..trace import Axis, apply, axes_of, one_axis
 

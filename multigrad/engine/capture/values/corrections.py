@@ -17,8 +17,7 @@ from typing import Any
 
 from ....core import ops
 from ....core.ir.graph import Node
-from ....core.ir.op import BOOL, FLOATS, WHOLE, Op, T
-from ....core.ir.results import PER_ELEMENT
+from ....core.ir.op import BOOL, FLOATS, PER_ELEMENT, WHOLE, Op, T
 from ....core.trace.trace import NeedsConcrete, Trace, Value
 from ....core.trace.xp import all as xp
 from ..meanings.places import Extremes

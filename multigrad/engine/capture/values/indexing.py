@@ -23,8 +23,7 @@ import numpy as np
 import optree
 
 from ....core.ir.graph import MOST_ELEMENTS, Node
-from ....core.ir.op import BOOL, SCALAR_SHAPE, UNKNOWN, T, is_float
-from ....core.ir.results import PER_ELEMENT
+from ....core.ir.op import BOOL, PER_ELEMENT, SCALAR_SHAPE, UNKNOWN, T, is_float
 from ....core.passes.simplify import COPY
 from ....core.trace.trace import NeedsConcrete, Value, cast, known_shape, lift
 from ....core.trace.xp import all as xp

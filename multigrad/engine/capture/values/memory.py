@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ....core import ops
-from ....core.ir import results
+from ....core.ir import op as results
 from ....core.ir.graph import Graph, Node, make_node
 from ....core.ir.op import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Shape, is_float, keeps_rank
 from ....core.passes.simplify import COPY, simplify

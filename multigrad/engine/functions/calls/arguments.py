@@ -13,8 +13,7 @@ from ....core.backend.contract import Backend
 from ....core.backend.discovery import backend_among, refuse_unusable
 from ....core.backend.values import owner_of
 from ....core.functions.arguments import Layout, Leaf, lay_out, learn_containers
-from ....core.ir.attributes import is_name
-from ....core.ir.op import BOOL, FLOATS, FLOATS_OF_16_BITS, WHOLE, dtype_name
+from ....core.ir.op import BOOL, FLOATS, FLOATS_OF_16_BITS, WHOLE, dtype_name, is_name
 from ....core.lowering.function_graph import OWN_NAMES
 from ....core.support.trees import Tensor, optree, with_own_classes
 from ....core.trace.trace import Value

@@ -15,9 +15,8 @@ import numpy as np
 from ....core import ops
 from ....core.functions.samples import Sample, is_float
 from ....core.ir.graph import Graph
-from ....core.ir.op import WHOLE
+from ....core.ir.op import PER_ELEMENT, WHOLE
 from ....core.ir.op import is_float as is_float_type
-from ....core.ir.results import PER_ELEMENT
 from ....core.ops.numerics import name_of
 from .meanings import Bounded, magnitude
 

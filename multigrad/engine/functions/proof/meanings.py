@@ -22,8 +22,7 @@ import numpy as np
 from ....core import ops
 from ....core.backend.discovery import load_backend
 from ....core.ir.graph import Graph, Node, Region, every_node
-from ....core.ir.op import FLOATS, WHOLE, T
-from ....core.ir.results import PER_ELEMENT
+from ....core.ir.op import FLOATS, PER_ELEMENT, WHOLE, T
 from ....core.ops.numerics import as_numpy_dtype
 from ...ops.loops import scan_by, turn_by
 

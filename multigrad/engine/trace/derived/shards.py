@@ -20,8 +20,7 @@ from typing import Any
 
 from ....core import ops
 from ....core.ir.graph import Graph, Node, with_operands
-from ....core.ir.op import BOOL, INPUT_SHAPE, SCALAR_SHAPE, Op
-from ....core.ir.results import PER_ELEMENT
+from ....core.ir.op import BOOL, INPUT_SHAPE, PER_ELEMENT, SCALAR_SHAPE, Op
 from ....core.passes.simplify import substitute
 from ....core.support.records import record
 from ....core.trace.trace import NeedsConcrete, Trace, Value, apply

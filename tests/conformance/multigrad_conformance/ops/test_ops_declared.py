@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from multigrad.core import ops
-from multigrad.core.ir.op import Op
-from multigrad.core.ir.results import PER_ELEMENT, integer
+from multigrad.core.ir.op import PER_ELEMENT, Op, integer
 from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.trace.trace import apply
 from multigrad.core.trace.xp import all as neutral

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from multigrad.core import ops
-from multigrad.core.ir import attributes
+from multigrad.core.ir import op as attributes
 from multigrad.core.ir.graph import freeze
 from multigrad.core.ir.op import FLOATS, INT32, INT64, SMALL, Attr, Op, T
 

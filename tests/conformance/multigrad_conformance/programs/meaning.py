@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.core.ir.attributes import is_number
-from multigrad.core.ir.op import Op
-from multigrad.core.ir.results import PER_ELEMENT
+from multigrad.core.ir.op import PER_ELEMENT, Op, is_number
 
 from ..differences import DESIGNED
 from ..oracles import FLOAT64, finfo
