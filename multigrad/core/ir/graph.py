@@ -140,13 +140,6 @@ def every_node(graph: Graph) -> tuple[Node, ...]:
     return (*graph.nodes, *inner_nodes)
 
 
-def key_of_loop(node: Node, *but: str) -> tuple[Any, ...]:
-    """Return a key that all nodes of one loop share, each another of its results; `but`: also
-    those of loops that differ in these attributes.
-    """
-    return node.operands, tuple([pair for pair in node.attrs if pair[0] not in ("position", *but)])
-
-
 # All nodes that are alive, found by their parts; written under `_lock` only, and emptied by the
 # garbage collector.
 _nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()

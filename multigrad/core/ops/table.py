@@ -50,12 +50,6 @@ def places(axis: Axis, rank: int) -> tuple[int, ...]:
     return positions
 
 
-def in_place_of(x: Shape, axis: int, *lengths: int) -> Shape:
-    """Return a shape with other lengths instead of one axis."""
-    (place,) = places(axis, len(x))
-    return (*x[:place], *lengths, *x[place + 1 :])
-
-
 # --- by the result rule --------------------------------------------------------------------------
 
 

@@ -23,7 +23,6 @@ from ...core.ir.graph import (
     Node,
     Region,
     every_node,
-    key_of_loop,
     make_node,
     regions_in,
     regions_of,
@@ -34,6 +33,7 @@ from ...core.passes.simplify import rebuild, simplify, substitute
 from ...core.support.threads import SERIALS
 from ...core.trace.trace import Trace, Value
 from ...core.trace.xp import all as xp
+from ..ops.loops import key_of_loop
 from ..passes.residuals import marks
 from ..trace.derived.scans import pull_scan
 

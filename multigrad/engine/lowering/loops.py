@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from ...core.backend.emitted import Body
-from ...core.ir.graph import Node, Region, key_of_loop, walk
+from ...core.ir.graph import Node, Region, walk
 from ...core.ir.op import is_float
 from ...core.lowering.emit import Emission, Writer, emit_body
 from ...core.lowering.function_graph import FunctionGraph
 from ...core.passes.simplify import substitute
-from ..ops.loops import OF_A_LOOP, joined
+from ..ops.loops import OF_A_LOOP, joined, key_of_loop
 from ..passes.turns import assume_alike
 
 

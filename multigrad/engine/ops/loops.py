@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.graph import Graph, Node, Region, key_of_loop, make_node
+from ...core.ir.graph import Graph, Node, Region, make_node
 from ...core.ir.op import BOOL, FLOATS, UNKNOWN, Attr, T, Type, count, flag, instance_of
 from ...core.ops.numerics import RELEASE, Array, as_numpy_dtype
 from ...core.ops.properties import LINEAR, ZERO, Degree, spread
@@ -32,6 +32,13 @@ OF_A_LOOP = (
     "would keep is not known. Give the function a gradient of its own, or the loop a number of "
     "turns that is known"
 )
+
+
+def key_of_loop(node: Node, *but: str) -> tuple[Any, ...]:
+    """Return a key that all nodes of one loop share, each another of its results; `but`: also
+    those of loops that differ in these attributes.
+    """
+    return node.operands, tuple([pair for pair in node.attrs if pair[0] not in ("position", *but)])
 
 
 # --- loops that values end ------------------------------------------------------------------------

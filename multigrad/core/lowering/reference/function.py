@@ -203,15 +203,6 @@ def as_arrays(types: Sequence[Type | None], given: Sequence[Type | None], single
     return convert
 
 
-def silent(function: Callable[..., Any]) -> Callable[..., Any]:
-
-    @functools.wraps(function)
-    def call(*args: Any) -> Any:
-        return copy_context().run(function, *args)
-
-    return call
-
-
 def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
     """Silence floating-point warnings and return an array of the input's dtype."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
-from ....core.lowering.reference.function import silent
+from ....core.lowering.reference.function import copy_context
 from ...backend.differences import SIGN_OF_ZERO, Difference, Differences, Mended, zeros
 from ...backend.features import Interop, Models, Modes
 from ...backend.guest import Guest
@@ -28,6 +30,15 @@ MENDED: tuple[Mended, ...] = (
     Mended("numpy.quantile", "all", "NaN where the neighbors are infinite: [1, inf, inf]"),
 )
 DIFFERENCES = Differences(KEPT, MENDED, MEASURED)
+
+
+def silent(function: Callable[..., Any]) -> Callable[..., Any]:
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return copy_context().run(function, *args)
+
+    return call
 
 
 def is_operation(selector: Any) -> bool:
