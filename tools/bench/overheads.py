@@ -19,7 +19,8 @@ from .measure import Quartiles, find_quartiles, run_race
 SIZE = 1_000
 CALLS = 100
 MANY_RULES, MANY_LEVELS, MANY_VALUES = 10_000, 100, 1_000
-FLAT, NO_RULE, GUARD, FIRST_USE = 1.05, 1.1, 200.0, 5.0
+FLAT, NO_RULE, GUARD, FIRST_USE, FIRST_TRACE = 1.05, 1.1, 200.0, 5.0, 2.0
+LSTM_STEPS, LSTM_HIDDEN = 16, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ def plan(backends: Sequence[str]) -> list[tuple[str, Measurement]]:
         wanted.append(("torch", measure_no_rule))
     if "tensorflow" in backends:
         wanted.append(("tensorflow", measure_guard))
+    if "jax" in backends:
+        wanted.append(("jax", measure_first_trace))
     eager = [name for name in ("torch", "numpy") if name in backends]
     wanted += [(name, measure_first_use) for name in eager]
     growing = (measure_many_rules, measure_many_levels, measure_many_values)
@@ -110,6 +113,47 @@ def measure_first_use(backend: str, harness: Harness, effort: Effort) -> Overhea
     quartiles = find_quartiles(figures[1:])  # the first one also imported
     what = "a new rule of 10 ops, capture to first gradient"
     return overhead("first use", backend, quartiles, ("ms", FIRST_USE), what)
+
+
+def measure_first_trace(backend: str, harness: Harness, effort: Effort) -> Overhead:
+    """Compare the first trace of a gradient through a converted LSTM with that of the original."""
+    import jax
+    from jax import numpy as jnp
+
+    width = 4 * LSTM_HIDDEN
+    shapes = ((LSTM_STEPS, 4, 32), (4, LSTM_HIDDEN), (4, LSTM_HIDDEN), (32, width))
+    given = [jnp.full(shape, 0.1) for shape in (*shapes, (LSTM_HIDDEN, width), (width,))]
+
+    def trace(convert: Callable[..., Any]) -> Callable[[], Any]:
+        def step() -> Any:
+            function = convert(write_lstm())  # nothing has been kept for it
+            loss = jax.grad(lambda *args: function(*args).sum(), tuple(range(len(given))))
+            return jax.make_jaxpr(loss)(*given)
+
+        return step
+
+    contenders = {
+        "ours": trace(partial(xg.function, native=False)),
+        "native": trace(lambda function: function),
+    }
+    ratio = run_race(contenders, effort).compare("ours", "native")
+    what = f"make_jaxpr of the gradient of an LSTM of {LSTM_STEPS} steps, against the original's"
+    return overhead("first trace", backend, ratio, ("times", FIRST_TRACE), what)
+
+
+def write_lstm() -> Callable[..., Any]:
+    """Return an unrolled LSTM that is a function of its own."""
+    import jax
+    from jax import numpy as jnp
+
+    def lstm(x: Any, h: Any, c: Any, w: Any, u: Any, b: Any) -> Any:
+        for t in range(LSTM_STEPS):
+            i, f, g, o = jnp.split(x[t] @ w + h @ u + b, 4, axis=-1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return h
+
+    return lstm
 
 
 def write_rule(slope: float) -> Callable[..., Any]:
