@@ -355,6 +355,16 @@ class MayTakeObjects(Function):
                 raise AttributeError(message, name=name, obj=self)
             return getattr(origin, name)
 
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Set an attribute of the original class, but those that this Function itself has."""
+            # The identifier is the last that a Function is given.
+            origin = self.recipe.origin if "identifier" in vars(self) else None
+            is_own = name in vars(self) or hasattr(type(self), name)
+            if is_own or origin is None:
+                super().__setattr__(name, value)
+            else:
+                setattr(origin, name, value)
+
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
         # A class derived from this Function derives from the original class.
         return (self.recipe.origin,)

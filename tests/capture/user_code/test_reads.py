@@ -271,6 +271,118 @@ def test_a_custom_gradient_of_tensorflow_follows(way: Any) -> None:
     assert_follows(run, change)
 
 
+# --- what is converted, under its own name --------------------------------------------------------
+def set_factor(owner: Any, value: float) -> None:
+    owner.factor = value
+
+
+def set_helper(owner: Any, value: float) -> None:
+    owner.helper = staticmethod(lambda: value)
+
+
+def set_item(owner: Any, value: float) -> None:
+    owner.table["factor"] = value
+
+
+def set_methods(owner: Any, value: float) -> None:
+    owner.forward = staticmethod(lambda ctx, x: x * value)
+    owner.backward = staticmethod(lambda ctx, g: g * 3.0 * value)
+
+
+NAMED = {
+    set_factor: lambda: Named.factor,
+    set_helper: lambda: Named.helper(),
+    set_item: lambda: Named.table["factor"],
+    set_methods: lambda: 2.0,
+}
+Named: Any = None
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("change", NAMED, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("is_decorated", [True, False])
+def test_a_converted_class_is_followed_under_its_name(
+    change: Any, is_decorated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = NAMED[change]
+    original: Any = class_of(read)
+
+    class Original(original):  # type: ignore[misc]
+        factor, table, helper = 2.0, {"factor": 2.0}, staticmethod(lambda: 2.0)
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * read()
+
+        setup_context = pytest.importorskip("torch").autograd.Function.setup_context
+
+    f = xg.convert(Original)
+    owner = f if is_decorated else Original
+    monkeypatch.setitem(globals(), "Named", owner)
+    assert_follows(lambda: slope_of(f), lambda value: change(owner, value))
+    assert is_decorated or change is set_methods or Original.factor == f.factor
+
+
+@pytest.mark.needs("torch")
+def test_a_count_that_a_converted_class_keeps_under_its_name_is_that_of_its_calls() -> None:
+    torch: Any = pytest.importorskip("torch")
+
+    @xg.convert
+    class Counted(torch.autograd.Function):  # type: ignore[misc, name-defined]
+        count = 0
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            Counted.count += 1
+            return x * Counted.count
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g
+
+    assert [Counted(torch.ones(1)).item() for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.needs("jax")
+def test_a_rule_that_is_given_to_a_custom_vjp_again_is_followed() -> None:
+    jax: Any = pytest.importorskip("jax")
+    doubled = jax.custom_vjp(lambda x: 2.0 * x)
+
+    def change(value: float) -> None:
+        doubled.defvjp(lambda x: (2.0 * x, None), lambda _, g: (g * value,))
+
+    change(1.0)
+    f = xg.convert(doubled)
+    assert_follows(lambda: [jax.grad(lambda x: f(x).sum())(jax.numpy.array(X))], change)
+
+
+def attribute_of_function() -> Any:
+    @xg.function
+    def scaled(x: Tensor) -> Tensor:
+        return x * scaled.factor
+
+    return scaled, lambda: scaled(X) / X
+
+
+def attribute_of_gradient() -> Any:
+    @xg.custom_gradient
+    def scaled(x: Tensor) -> Any:
+        return x, lambda g: g * scaled.factor
+
+    return scaled, lambda: xg.vjp(scaled, X)[1](X) / X
+
+
+def attribute_of_rule() -> Any:
+    rule = xg.register("of_its_attribute")(lambda ctx, g, tin: g * rule.factor)
+    return rule, lambda: rule(None, X, X) / X
+
+
+@pytest.mark.parametrize("made", [attribute_of_function, attribute_of_gradient, attribute_of_rule])
+def test_an_attribute_that_code_sets_on_what_it_is_made_is_followed(made: Any) -> None:
+    owner, run = made()
+    assert_follows(lambda: [np.squeeze(run())], lambda value: set_factor(owner, value))
+
+
 # --- what it costs --------------------------------------------------------------------------------
 def captures_of(function: Any) -> int:
     return len(function.captures.variants)

@@ -225,6 +225,11 @@ def referent_of(reference: weakref.ref[Any], _: None) -> Any:
     return reference()
 
 
+def origin_of(function: Any, _: None) -> Any:
+    """Return the class of which a Function was made."""
+    return function.recipe.origin
+
+
 def module_of(_: Any, name: str) -> Any:
     return sys.modules.get(name, MISSING)
 
@@ -234,8 +239,8 @@ TAKES: dict[str, Take] = {
     take.__name__: take
     for take in (
         *(base_of, cell_of, environment_of, function_of, getattr, global_of, item_of, key_at),
-        *(kind_of, length_of, module_of, nth_of, order_of, own_names, referent_of, stored),
-        variable_of,
+        *(kind_of, length_of, module_of, nth_of, order_of, origin_of, own_names, referent_of),
+        *(stored, variable_of),
     )
 }
 

@@ -24,6 +24,8 @@ from functools import partial
 from threading import Condition
 from typing import Any
 
+from ....core.functions.function import FunctionBase
+from ....core.rules.rule import Rule
 from ....core.support.threads import set_within
 from ....core.trace.lookups import note
 from ....errors import TraceError
@@ -64,6 +66,7 @@ from .paths import (
     length_of,
     nth_of,
     order_of,
+    origin_of,
     own_names,
     referent_of,
     root_of,
@@ -92,6 +95,8 @@ SETTINGS = ("grad", "requires_grad")  # of a tensor, besides its values
 # By which it reads all attributes of an object.
 REFLECTING = frozenset(("__dict__", "asdict", "astuple", "dir", "fields", "getmembers", "vars"))
 LOOKING_UP = frozenset(("import_module", "__import__", "modules"))  # modules, by their names
+# The parts of a custom gradient, by which its framework finds them: they may be replaced.
+GIVEN_TO_FRAMEWORKS = {"backward", "bwd", "forward", "fwd", "jvp", "setup_context", "vjp"}
 IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 # Methods that no arithmetic calls.
 NOT_CALLED = frozenset(("__new__", "__repr__", "__str__", "__set_name__", "__init_subclass__"))
@@ -108,6 +113,7 @@ def find_reads(
     *,
     takes_defaults: bool = True,
     runs_as_written: bool = False,
+    owner: Any = None,
 ) -> Walk:
     """Find all that callables of the user's read besides arguments; TraceError if that is more than
     can be compared, or none that can be.
@@ -116,8 +122,12 @@ def find_reads(
         values: arguments that are no tensors and no numbers.
         takes_defaults: whether the callables' own defaults are read; else they are params.
         runs_as_written: whether their framework runs them where no graph is captured.
+        owner: a class or an object by whose attributes a framework finds the callables.
     """
     walk = Walk(callables, values, takes_defaults)
+    if owner is not None:
+        walk.anchors[id(owner)] = owner
+        walk.names |= GIVEN_TO_FRAMEWORKS
     walk.search()
     if runs_as_written:
         for each in walk.facts:
@@ -346,6 +356,8 @@ class Walk:
             if self.names & {"environ", "getenv"}:
                 self._see(path, find, stored, "environ", os.environ)
             return
+        if isinstance(value, FunctionBase) and isinstance(value.recipe.origin, type):
+            self._see(path, find, origin_of, None, value.recipe.origin)
         if isinstance(value, type) and self.is_users(type(value)):
             self._see(path, find, kind_of, None, type(value))
         if self._is_reflected(value):
@@ -385,7 +397,8 @@ class Walk:
             reached.add("__getattr__")
             return self._names_of_module(value, reached)
         if root_of(kind.__module__).startswith(OWN):
-            return set()
+            # What the user has set on a Function or a rule.
+            return reached & {*vars(value)} if isinstance(value, FunctionBase | Rule) else set()
         bases = [base for base in kind.__mro__ if self.is_users(base)]
         own = {str(name) for name, _ in attributes_of(value)} if kind is not value else ()
         if self._is_reflected(value):

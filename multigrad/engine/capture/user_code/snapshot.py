@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from ....core.backend.discovery import backend_of
+from ....core.functions.function import FunctionBase
 from ....core.support.lazy_modules import imported_module
 from ....core.support.trees import optree
 from ....core.trace.identity import is_plain
@@ -114,6 +115,8 @@ class Snapshot:
             value = value.__self__
         elif isinstance(value, partial):
             value = (value.func, *value.args, *value.keywords.values())
+        elif isinstance(value, FunctionBase) and isinstance(value.recipe.origin, type):
+            value = value.recipe.origin  # which has the attributes
         if is_plain(value) or isinstance(value, types.FunctionType | Value):
             return
         if id(value) in self._seen or len(self._seen) > MOST_OBJECTS or depth > DEPTH:
