@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad import xp
 
 from ...harness.torch_class import torch_class
 
@@ -107,6 +108,20 @@ def test_an_index_with_several_numbers_means_what_it_does_of_an_array(
         np.testing.assert_array_equal(actual, function(A).T)  # as torch has the axes then
     else:
         np.testing.assert_array_equal(actual, function(A))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda v: xp.abs(v[: v.shape[0] - 1]),
+        lambda v: xp.abs(v[v.shape[0] // 2 :]),
+        lambda v: xp.abs(v[:: v.shape[0] // 3]),
+        lambda v: v[: v.shape[0] - 1] * 2,
+    ],
+)
+def test_a_slice_with_an_open_end_has_a_bound_from_the_shape(function: Any, backend: Any) -> None:
+    actual = backend.numpy(xg.function(function, native=False)(backend.array(A[0, 0])))
+    np.testing.assert_array_equal(actual, function(A[0, 0]))
 
 
 def test_what_an_index_picks_has_its_gradient_and_is_a_copy(backend: Any) -> None:

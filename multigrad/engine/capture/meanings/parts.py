@@ -142,7 +142,9 @@ def _is_known_inside(node: Node, length: int) -> bool:
 
 
 def is_whole(item: Any) -> bool:
-    return item is Ellipsis or (isinstance(item, slice) and item == slice(None))
+    # Not by `==`, which a symbolic bound answers with a symbol.
+    is_slice = isinstance(item, slice)
+    return item is Ellipsis or (is_slice and item.start is item.stop is item.step is None)
 
 
 def as_value(x: Tensor, item: Any) -> Any:

@@ -371,7 +371,7 @@ def _array_index(items: list[Any]) -> list[Any]:
 
 def _basic_part(x: Any, items: list[Any]) -> Any:
     basic = _basic_index(items)
-    return x if all(item is Ellipsis or item == WHOLE for item in basic) else xp.getitem(x, basic)
+    return x if all(map(is_whole, basic)) else xp.getitem(x, basic)
 
 
 def _axis_of_list(items: list[Any], row: int) -> int:
