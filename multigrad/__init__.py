@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from .compat import wrappers as wrappers
     from .compat.wrappers import Activation
     from .core import xp
-    from .core.functions.capture import Capture
     from .core.lowering.forwards import activations
     from .core.rules.activation import activation
+    from .core.rules.capture import Capture
     from .core.rules.context import use
     from .core.rules.registry import compose, get, register, rules, unregister
     from .core.rules.rule import Rule
@@ -162,7 +162,7 @@ _ROOMS = {
         "audit.gate": "gate",
         "audit.same": "same",
         "engine.backend.statuses": "backends",
-        "core.functions.capture": "Capture",
+        "core.rules.capture": "Capture",
         "compat.wrappers": "Activation",
         "errors": "BackendNotFound FormatError GradientError MultigradError NativeRuleWarning "
         "RuleError StaleTraceError TraceError UnsupportedOp",

@@ -38,7 +38,7 @@ provide("multigrad", {
     },
     "core.xp": {"engine.capture.dialects.array_api": "find"},
     # code that is not plain: its capture, its proof, what it is read as
-    "core.functions.capture": {"engine.capture.dialect": "check_dialect"},
+    "core.rules.capture": {"engine.capture.dialect": "check_dialect"},
     "core.functions.recipe": {
         "engine.capture.user_code.libraries": "library_of",
         "engine.functions.calls.arguments": "read_layout",

@@ -1,7 +1,7 @@
 """`FunctionBase`: a function with its own gradient, as its graphs and the entries that run it.
 
 A rule under an activation is one. `xg.Function` is one that people call, with any arguments: see
-`engine/functions/calls/function.py`.
+`engine/functions/function.py`.
 """
 
 from __future__ import annotations

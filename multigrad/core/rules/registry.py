@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ...errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..backend.compiler_events import ON_DEPEND
-from ..functions.capture import Capture, capture_options
 from ..support.lazy_modules import late_function, of_engine, provided
 from ..support.params import Range, agreed, read_ranges
 from ..support.tracebacks import door
@@ -21,6 +20,7 @@ from ..trace.active_rules import THEN, ActiveRules, Moving, is_of_then
 from ..trace.identity import function_key
 from ..trace.lookups import READING, Lookup, check_ranges, names_in, note_lookup, reading
 from . import rule_names
+from .capture import Capture, capture_options
 from .rule import Rule
 from .rule_names import (
     LIBRARY,

@@ -10,8 +10,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, overload
 
-from ...core.functions.capture import Capture, capture_options
 from ...core.functions.recipe import Options
+from ...core.rules.capture import Capture, capture_options
 from ...core.rules.signature import name_of, refuse_class
 from ...core.support.params import Fused, P, R, Residuals, read_fused, read_way
 from ...core.support.trees import Tensor

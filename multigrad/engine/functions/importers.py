@@ -7,8 +7,8 @@ from typing import Any, overload
 
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import entry_points, in_use, load_backend
-from ...core.functions.capture import Capture, capture_options
 from ...core.functions.recipe import Recipe
+from ...core.rules.capture import Capture, capture_options
 from ...core.support.params import P, R
 from ...errors import MultigradError, RuleTypeError, UnsupportedOp
 from .calls.parameters import BoundFunction

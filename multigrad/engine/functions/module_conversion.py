@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from ...core.backend.discovery import backend_of, load_backend
-from ...core.functions.capture import Capture
 from ...core.functions.recipe import GraphSource, Recipe, Recorded, Variant
 from ...core.ir.op import FLOATS, dtype_name
+from ...core.rules.capture import Capture
 from ...core.rules.signature import name_of
 from ...core.support.trees import Tensor
 from ...core.trace.coercion import lift_array

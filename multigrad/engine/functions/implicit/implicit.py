@@ -18,9 +18,9 @@ from ....core.backend.contract import Backend, never
 from ....core.backend.discovery import backend_among
 from ....core.backend.values import is_float_tensor
 from ....core.functions.arguments import owner_of
-from ....core.functions.capture import capture_options
 from ....core.functions.recipe import Options, Recipe, Recorded, library_of
 from ....core.ir.op import FLOATS, dtype_name
+from ....core.rules.capture import capture_options
 from ....core.rules.signature import name_of, refuse_class
 from ....core.support.params import P, R
 from ....core.support.records import cached_property

@@ -1,7 +1,4 @@
-"""Capture: rules in any dialect become graphs. Its options, `xg.Capture`, are here.
-
-May import the rooms up to `lowering`; docs/architecture.md has their order.
-"""
+"""`xg.Capture`: how code becomes a graph."""
 
 from __future__ import annotations
 
