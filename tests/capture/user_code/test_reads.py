@@ -16,6 +16,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -815,10 +816,125 @@ def held_elsewhere() -> dict[str, tuple[Callable[[], float], list[Callable[[], A
     }
 
 
-@pytest.mark.parametrize("way", held_elsewhere())
+class Rows(dict):  # type: ignore[type-arg]
+    def __missing__(self, name: str) -> float:
+        return self.scale  # type: ignore[attr-defined,no-any-return]
+
+    def scaled(self) -> float:
+        return sum(self.values()) * self.scale  # type: ignore[attr-defined,no-any-return]
+
+
+class Ordered(collections.OrderedDict):  # type: ignore[type-arg]
+    scaled = Rows.scaled
+
+
+class Items(list):  # type: ignore[type-arg]
+    pass
+
+
+class Pair(tuple):
+    pass
+
+
+class Names(set):  # type: ignore[type-arg]
+    pass
+
+
+class Marked(np.ndarray):  # type: ignore[type-arg]
+    pass
+
+
+class Point:
+    __match_args__ = ("scale",)
+    scale: float
+
+
+def named_by_strings() -> dict[str, tuple[Callable[[], float], list[Callable[[], Any]]]]:
+    """Return by name what reads an attribute by a string, and what changes it."""
+    box, point = types.SimpleNamespace(scale=2.0, t=1.0, path="inner.t"), Point()
+    box.inner, point.scale = types.SimpleNamespace(t=2.0), 2.0
+    change, change_inner = partial(setattr, box, "scale", 3.0), partial(setattr, box.inner, "t", 3)
+
+    def by_keyword() -> float:
+        match box:
+            case types.SimpleNamespace(scale=scale):
+                return float(scale)
+        return 0.0
+
+    def by_literal() -> float:
+        match point:
+            case Point(scale=3.0):
+                return 7.0
+            case Point(extra=extra):
+                return float(extra)
+        return 2.0
+
+    def by_place() -> float:
+        match point:
+            case Point(scale):
+                return scale
+
+    changes_of_point = [partial(setattr, point, name, 3.0) for name in ("extra", "scale")]
+    return {
+        "a tuple": (lambda: sum([getattr(box, n) for n in ("scale", "t")]), [change]),
+        "a map of a tuple": (lambda: sum(map(box.__getattribute__, ("scale", "t"))), [change]),
+        "a tuple of missing names": (
+            lambda: 2.0 + any(hasattr(box, name) for name in ("u", "v")),
+            [partial(setattr, box, "v", 3.0)],
+        ),
+        "dots in data": (
+            lambda: functools.reduce(getattr, box.path.split("."), box),
+            [change_inner],
+        ),
+        "spaces": (lambda: sum(getattr(box, n) for n in "scale t".split()), [change]),  # noqa: SIM905
+        "text that is run": (lambda box=box: eval(f"box.{'scale'} + len(box.path)"), [change]),
+        "a pattern's keyword": (by_keyword, [change, partial(delattr, box, "scale")]),
+        "a pattern's literal": (by_literal, changes_of_point),
+        "a pattern's place": (by_place, changes_of_point),
+    }
+
+
+def held_beside_items() -> dict[str, tuple[Callable[[], float], list[Callable[[], Any]]]]:
+    """Return by name what reads an attribute of a container, or items by a kept method or view."""
+    made: list[Any] = [Rows(a=1.0), Ordered(a=1.0), Items([1.0]), Pair([1.0]), Names([1.0])]
+    made.append(np.ones(1).view(Marked))
+    for each in made:
+        each.scale = 2.0
+    rows, ordered = made[:2]
+    table, items = {"scale": 2.0}, [2.0]
+    get, take, views, length = table.get, table.__getitem__, table.values(), items.__len__
+    fill = [partial(table.update, scale=3.0), partial(table.update, extra=4.0)]
+    return {
+        **{
+            f"an attribute of {type(each).__name__}": (
+                lambda each=each: each.scale,
+                [partial(setattr, each, "scale", 3.0)],
+            )
+            for each in made
+        },
+        "a method of Rows": (rows.scaled, [partial(setattr, rows, "scale", 3.0)]),
+        "a method of Ordered": (
+            lambda: ordered.scaled(),
+            [partial(setattr, ordered, "scale", 3.0), partial(ordered.update, b=2.0)],
+        ),
+        "what is missing": (
+            lambda: rows["x"],
+            [partial(setattr, rows, "scale", 3.0), partial(rows.update, x=5.0)],
+        ),
+        "kept methods": (lambda: get("scale", 0.0) + take("scale"), fill),
+        "a kept view": (lambda: sum(views), fill),
+        "a kept length": (lambda: float(length()), [partial(items.append, 3.0)]),
+    }
+
+
+def all_elsewhere() -> dict[str, tuple[Callable[[], float], list[Callable[[], Any]]]]:
+    return {**held_elsewhere(), **named_by_strings(), **held_beside_items()}
+
+
+@pytest.mark.parametrize("way", all_elsewhere())
 def test_what_other_objects_hold_is_followed(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "users_settings", raising=False)
-    read, changes = held_elsewhere()[way]
+    read, changes = all_elsewhere()[way]
     f = function(read)
     for change in (lambda: None, *changes):
         change()
@@ -885,6 +1001,7 @@ def held_by_torch() -> dict[str, tuple[Callable[[], float], list[Callable[[], An
     torch: Any = pytest.importorskip("torch")
     layers, linear = torch.nn.Sequential(torch.nn.ReLU()), torch.nn.Linear(1, 1)
     weights = torch.nn.ParameterList([torch.ones(1)])
+    linear.weight.scale = 2.0
     optimizer = torch.optim.SGD(linear.parameters(), lr=1.0)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     optimizer.step()
@@ -911,6 +1028,10 @@ def held_by_torch() -> dict[str, tuple[Callable[[], float], list[Callable[[], An
             [lambda: setattr(linear, "extra", 3.0)],
         ),
         "a learning rate": (lambda: schedule.get_last_lr()[0], [schedule.step]),
+        "an attribute of a weight": (
+            lambda: linear.weight.scale,
+            [lambda: setattr(linear.weight, "scale", 3.0)],
+        ),
         "whether a weight is frozen": (
             lambda: 2.0 if linear.weight.requires_grad else 1.0,
             [freeze],
@@ -928,7 +1049,7 @@ def held_by_torch() -> dict[str, tuple[Callable[[], float], list[Callable[[], An
 
 @pytest.mark.needs("torch")
 @pytest.mark.filterwarnings("ignore::multigrad.errors.NativeRuleWarning", "ignore:Anomaly")
-@pytest.mark.parametrize("way", range(8))
+@pytest.mark.parametrize("way", range(9))
 def test_what_objects_of_a_library_hold_is_followed(way: int) -> None:
     read, changes = [*held_by_torch().values()][way]
     f = xg.convert(class_of(read))
@@ -936,6 +1057,19 @@ def test_what_objects_of_a_library_hold_is_followed(way: int) -> None:
         change()
         for slope in slope_of(f):
             np.testing.assert_allclose(slope, read() + 0 * X, rtol=1e-6)
+
+
+@pytest.mark.needs("keras")
+@pytest.mark.parametrize("count", [1, 5000])
+@pytest.mark.parametrize("take", [lambda v: float(v[0]), lambda v: v.value[0], lambda v: v[0]])
+def test_a_variable_of_keras_is_followed(
+    keras: Any, count: int, take: Callable[[Any], Any]
+) -> None:
+    variable = keras.Variable(np.full(count, 2.0, np.float32))
+    f, x = xg.custom_gradient(lambda x: (x * take(variable), lambda g: g)), keras.ops.array(X)
+    for value in (2.0, 5.0, 2.0):
+        variable.assign(np.full(count, value, np.float32))
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(f(x)), X * value, rtol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore::multigrad.errors.NativeRuleWarning")

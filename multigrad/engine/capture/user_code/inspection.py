@@ -10,9 +10,9 @@ import dis
 import functools
 import itertools
 import math
+import re
 import types
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -113,6 +113,8 @@ def nested_codes(code: types.CodeType) -> list[types.CodeType]:
 # --- tensors of the module, the enclosing function or a default -----------------------------------
 # Small ones become constants of the graph, whose values are compared anew at each call.
 LONGEST_WORD = 64  # of the strings in code that may be names
+WORD = re.compile(r"\w+")
+RUNNING_TEXT = frozenset(("eval", "exec"))  # by which code runs strings as code
 MOST_ELEMENTS = 1024
 MOST_ITEMS = 64
 
@@ -235,6 +237,7 @@ GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL"})
 READS_BY_NAME = GLOBAL_READS | {"IMPORT_NAME", "LOAD_DEREF"}
 STORES = _operations("STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR")
 LOOPS = _operations("GET_ITER", "CALL_FUNCTION_EX")
+MATCHES_OF_CLASS = _operations("MATCH_CLASS")
 ATTRIBUTE_READS = _operations("LOAD_ATTR", "LOAD_METHOD")  # the second until Python 3.11
 
 
@@ -325,14 +328,33 @@ def names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
     of `f(*keys)`, the name is `iter`. Strings beside `eval` are code, too.
     """
     codes = nested_codes(code)
-    words = [word for each in codes for word in each.co_consts if isinstance(word, str)]
+    texts = [text for each in codes for text in _texts_in(each.co_consts)]
     names = frozenset(name for each in codes for name in each.co_names)
     if not all(LOOPS.isdisjoint(each.co_code[::2]) for each in codes):
         names |= {"iter"}
-    for word in words if "eval" in names else ():
-        with suppress(SyntaxError, ValueError):
-            names |= names_in(compile(word, "", "eval"))[0]
-    return names, frozenset(word for word in words if len(word) <= LONGEST_WORD)
+    # `case P(s=2.0)` asks for attributes by a tuple of strings, `case P(2.0)` by that of the class.
+    if not all(MATCHES_OF_CLASS.isdisjoint(each.co_code[::2]) for each in codes):
+        names |= {"hasattr", "__match_args__"}
+    if not RUNNING_TEXT.isdisjoint(names):
+        names |= {name for text in texts for name in WORD.findall(text)}
+    return names, words_of(texts, names)
+
+
+def _texts_in(constants: Iterable[Any]) -> Iterator[str]:
+    for each in constants:
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, tuple | frozenset):
+            yield from _texts_in(each)
+
+
+def words_of(texts: Iterable[str], names: frozenset[str] | set[str]) -> frozenset[str]:
+    """Return the short texts and the words in them, as of "a.b"; where they are separated by
+    spaces, only if code that has these names splits it.
+    """
+    short = [text for text in texts if len(text) <= LONGEST_WORD]
+    parts = [text for text in short if "split" in names or " " not in text]
+    return frozenset((*short, *(word for text in parts for word in WORD.findall(text))))
 
 
 @functools.lru_cache(maxsize=4096)

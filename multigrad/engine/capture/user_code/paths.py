@@ -43,6 +43,7 @@ LISTS = (list, tuple, deque)
 MAPPINGS = (dict, types.MappingProxyType)
 CONTAINERS = (*MAPPINGS, *LISTS)
 SETS = (set, frozenset)
+VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
 # Of numbers, changed in place.
 BUFFERS = (bytearray, memoryview, array.array, ctypes.c_int.__mro__[2])
 

@@ -32,13 +32,13 @@ from ....errors import TraceError
 from ...trace.contents import attributes_of
 from ..dialect import registered_dialects
 from .inspection import (
-    LONGEST_WORD,
     contents,
     globals_in,
     method_of,
     names_in,
     nested_codes,
     plain_function,
+    words_of,
 )
 from .libraries import OWN, is_library_file
 from .paths import (
@@ -47,6 +47,7 @@ from .paths import (
     MAPPINGS,
     MISSING,
     SETS,
+    VIEWS,
     WITHOUT_DATA,
     Find,
     Path,
@@ -85,10 +86,9 @@ DEPTH = 32
 ASKING = frozenset(("getattr", "hasattr"))  # by which code reads attributes that may be missing
 # By which it goes on where a name or an attribute is missing.
 CATCHING = frozenset(("AttributeError", "BaseException", "Exception", "NameError"))
-# By which it may meet the keys of a mapping in their order, besides loops.
-ORDERED = frozenset(
-    ("enumerate", "items", "iter", "keys", "list", "map", "next", "reversed", "tuple", "values")
-)
+# By which it may meet the keys of a mapping in their order, besides loops ("for": in a string).
+_ORDERED = "enumerate for items iter keys list map next reversed tuple values"
+ORDERED = frozenset(_ORDERED.split())
 # By which it reads a file at a path.
 READING_FILES = frozenset(("exists", "is_dir", "is_file", "open", "read_bytes", "read_text"))
 SETTINGS = ("grad", "requires_grad")  # of a tensor, besides its values
@@ -98,6 +98,7 @@ LOOKING_UP = frozenset(("import_module", "__import__", "modules"))  # modules, b
 # The parts of a custom gradient, by which its framework finds them: they may be replaced.
 GIVEN_TO_FRAMEWORKS = {"backward", "bwd", "forward", "fwd", "jvp", "setup_context", "vjp"}
 IMPORT_NAME = dis.opmap["IMPORT_NAME"]
+WITH_ITEMS = (*CONTAINERS, *SETS)
 # Methods that no arithmetic calls.
 NOT_CALLED = frozenset(("__new__", "__repr__", "__str__", "__set_name__", "__init_subclass__"))
 
@@ -278,14 +279,15 @@ class Walk:
         elif type(value) in ATOMS:
             self._reads.add(path, find)
             if type(value) is str:  # a key, or the name of an attribute or a module
-                self.words |= {value} if len(value) <= LONGEST_WORD else set()
+                self.words |= words_of([value], self.names)
                 self._see_modules([value])
         elif self.is_users(plain_function(value) or value) or not _is_named(value, place):
             self._reads.add(path, find)
             if is_tensor(value):
-                for name in self.names.intersection(SETTINGS):
+                settings = self.names.intersection(SETTINGS)
+                for name in (*settings, "value") if _is_variable(value) else settings:
                     self._see(path, find, getattr, name, getattr(value, name, MISSING))
-            elif id(value) not in self._seen and len(path) < DEPTH:
+            if id(value) not in self._seen and len(path) < DEPTH:
                 self._seen.add(id(value))
                 if type(value) is not types.CodeType:
                     self._see_inside(path, find, value)
@@ -298,6 +300,8 @@ class Walk:
             self._see_function(function_path, function_find, function)
         elif isinstance(value, types.FunctionType) and _is_of_pythons_library(value):
             self._see_cells(path, find, value)  # of singledispatch
+        if isinstance(value, WITH_ITEMS) and type(value) not in WITH_ITEMS:
+            self._see_object(path, find, value)  # its attributes, besides the items
         if isinstance(value, CONTAINERS):
             self._see_items(path, find, value)
         elif isinstance(value, SETS):
@@ -315,8 +319,11 @@ class Walk:
         elif isinstance(value, partial):
             for name in ("func", "args", "keywords"):
                 self._see(path, find, getattr, name, getattr(value, name))
-        elif isinstance(value, types.MethodType):
+        elif _is_bound(value):
             self._see(path, find, getattr, "__self__", value.__self__)
+        elif isinstance(value, VIEWS):
+            inside = (*path, ("getattr", "mapping"))
+            self._see_items(inside, step(find, getattr, "mapping"), value.mapping)
         else:
             if isinstance(value, os.PathLike) and not self.names.isdisjoint(READING_FILES):
                 raise TraceError(f"{self._reads}: a file; pass what is in it as an argument")
@@ -405,7 +412,7 @@ class Walk:
             reached.update(own)
         elif is_of_python(value):  # whose methods reach all of its data
             reached |= {name for name in own if is_data(stored(value, name))}
-        elif self._is_wide and self._is_asked(kind):
+        elif self._is_wide and not (is_data(value) or is_tensor(value)) and self._is_asked(kind):
             reached.update(own)
         names = reached & {name for owner in (own, *map(vars, bases)) for name in [*owner]}
         names |= {name for base in bases for name in [*vars(base)] if _is_called(base, name)}
@@ -474,6 +481,17 @@ def _modules_named(
 
 def _is_of_pythons_library(function: types.FunctionType) -> bool:
     return root_of(function.__module__) in sys.stdlib_module_names
+
+
+def _is_variable(value: Any) -> bool:
+    return any(isinstance(value, d.state.variables) for d in registered_dialects().values())
+
+
+def _is_bound(value: Any) -> bool:
+    """Return whether a value is a method of an object, such as a kept `rows.get`."""
+    if not isinstance(value, types.BuiltinMethodType | types.MethodWrapperType):
+        return isinstance(value, types.MethodType)
+    return not isinstance(value.__self__, type | types.ModuleType | None)
 
 
 def _is_named(value: Any, name: Any) -> bool:
