@@ -141,6 +141,13 @@ def absolute(x: Tensor) -> Tensor:
     return xp.where(xp.equal(x, 0), x + 0.0, xp.abs(x))
 
 
+def rounded(x: Tensor, digits: int | None = None) -> Tensor:
+    """Return what the builtin `round` gives of an array: without digits integers."""
+    if digits is None:
+        raise x.trace.error("rounds an array by round(), to integers of JAX's. Write jnp.round")
+    return x.round(digits)
+
+
 def clip(arr: Tensor, min: Any = None, max: Any = None) -> Tensor:
     if not is_differentiated(arr):
         return xp.clip(arr, min, max)

@@ -232,7 +232,7 @@ METHODS: dict[str, Handler] = {
     **handlers_by_name(
         {
             families: """
-                absolute: __abs__; clip; floor_divide: __floordiv__; sort
+                absolute: __abs__; clip; floor_divide: __floordiv__; rounded: __round__; sort
             """,
             arrays: "np_dot: dot; ravel: ravel flatten",
         }

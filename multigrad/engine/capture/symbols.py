@@ -415,15 +415,13 @@ def identity_of(value: Any) -> int:
 
 def has_attribute(value: Any, name: str) -> bool:
     # The builtin `hasattr`; asking a symbol for what it refuses, a protocol too, is an error.
-    if isinstance(value, Value):
-        value.refuse(name)
-    return hasattr(value, name)
+    return not (isinstance(value, Value) and value.lacks(name)) and hasattr(value, name)
 
 
 def get_attribute(value: Any, name: str, *default: Any) -> Any:
     # The builtin `getattr`, with the same refusals.
-    if isinstance(value, Value):
-        value.refuse(name)
+    if isinstance(value, Value) and value.lacks(name) and default:
+        return default[0]
     return getattr(value, name, *default)
 
 

@@ -123,8 +123,11 @@ class Answers(Symbol):
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise self.trace.error("pickles a tensor. A symbolic tensor holds no numbers")
 
-    def refuse(self, name: str) -> None:
-        """Refuse to say whether it has an attribute; the values of captured code override this."""
+    def lacks(self, name: str) -> bool:
+        """Return whether it shall not have an attribute that its class has, or refuse to say; the
+        values of captured code override this.
+        """
+        return False
 
     def __round__(self, digits: int | None = None) -> Any:
         if not digits:

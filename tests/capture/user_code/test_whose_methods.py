@@ -140,6 +140,31 @@ def test_a_method_that_the_arguments_lack_is_that_of_what_the_file_imports(users
     np.testing.assert_allclose(xg.vjp(act, x)[1](x)[0], x * np.clip(x, 0, 1))
 
 
+PROBING = """
+def caught(x):
+    try:
+        return x.clamp(-1, 1) * 3
+    except AttributeError:
+        return x.clip(-1, 1) * 2
+
+def asked(x):
+    return round(x, 1) * 3 if hasattr(x, "__round__") else x * 2
+
+def got(x):
+    return x * 2 if getattr(x, "__round__", None) is None else x * 3
+"""
+
+
+@pytest.mark.parametrize("name", ["caught", "asked", "got"])
+def test_code_that_looks_for_an_attribute_gets_the_answer_of_the_arguments(
+    backend: Any, users: Any, name: str
+) -> None:
+    code = getattr(users(PROBING, "torch"), name)
+    for x in (X, backend.array(X), X):
+        assert_as_written(code, x, xg.function(code, native=False))
+        assert_as_written(code, x, lambda x: xg.vjp(code, x)[0])
+
+
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("judge", [xg.check, xg.audit])
 @pytest.mark.parametrize("make", [lambda f: f, xg.function])

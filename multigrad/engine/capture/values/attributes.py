@@ -21,12 +21,13 @@ from types import FrameType
 from typing import Any, Literal
 
 from ....core import ops
+from ....core.passes.facts import LIBRARY
 from ....core.trace.trace import NeedsConcrete, Value
 from ....errors import TraceError
 from ...trace.python_protocols import is_asked_by
 from ..dialect import Dialect, find_dialect
 from ..symbols import class_of
-from ..user_code.inspection import reads_attribute
+from ..user_code.inspection import catches_errors, reads_attribute
 from .methods import REFUSED, BoundMethod, find_method
 
 # Attributes that TensorFlow's functions look for in all arguments.
@@ -67,8 +68,12 @@ def read_attribute(value: Value, name: str, reader: FrameType) -> Any:
     dialect = None if len(trace.reading.libraries) > 1 else library
     row = find_row(name, dialect, type(value))
     # NumPy's constants occur in code of all libraries, so an attribute that NumPy lacks may be
-    # another's where code reads it plainly.
+    # another's where code reads it plainly. Code that may catch its lack asks the call's tensors.
     may_be_others = trace.dialect == "numpy" and reads_attribute(reader, name)
+    if may_be_others and row == ABSENT and any(map(catches_errors, trace.source.codes)):
+        if LIBRARY not in trace.facts:
+            raise NeedsConcrete(LIBRARY)
+        may_be_others = trace.facts[LIBRARY] != "numpy"
     if row == ABSENT and (may_be_others or not by_user):
         row = find_row(name, None, type(value))
     method = find_method(name, dialect) if row == MODELLED else None
@@ -94,10 +99,18 @@ def _refusal(value: Value, name: str, row: AttributeRow | None) -> TraceError:
     return value.trace.error(f"uses .{name}, {reason}{words.advise(*words.write)}")
 
 
-def refuse_question(value: Value, name: str) -> None:
+def lacks(value: Value, name: str) -> bool:
+    """Return whether the library's tensors lack an attribute that the symbol's class has.
+
+    Raises:
+        TraceError: the answer is refused.
+    """
+    is_own = name in dir(type(value))
     row = find_row(name, find_dialect(value.trace.dialect), type(value))
-    if row is not None and row.kind == "refused" and name not in dir(type(value)):
+    if row is not None and row.kind == "refused" and not is_own:
         raise value.trace.error(f"looks for .{name}, {row.reason}")
+    is_tensor = value.node.type.kind == "tensor" and not value.is_number
+    return is_tensor and is_own and row == ABSENT and name not in (value.notes or ())
 
 
 def set_attribute(value: Value, name: str, new: Any) -> None:

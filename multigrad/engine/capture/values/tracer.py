@@ -137,10 +137,17 @@ class V(Answers):
         return copy_of(self) if habits_of(self.trace).plus_copies else self
 
     def __abs__(self) -> Any:
+        method = self._operator("__abs__")
+        return super().__abs__() if method is None else method(self)
+
+    def __round__(self, digits: int | None = None) -> Any:
+        method = self._operator("__round__")
+        return super().__round__(digits) if method is None else method(self, digits)
+
+    def _operator(self, name: str) -> Any:
         # As of other operators, the call's library does not matter.
         dialect = find_dialect(self.trace.reading.dialect)
-        method = None if dialect is None else dialect.names.methods.get("__abs__")
-        return super().__abs__() if method is None else method(self)
+        return None if dialect is None else dialect.names.methods.get(name)
 
     @property
     def T(self) -> Any:
@@ -224,8 +231,8 @@ class V(Answers):
             return self.notes[name]
         return attributes.read_attribute(self, name, sys._getframe(1))
 
-    def refuse(self, name: str) -> None:
-        attributes.refuse_question(self, name)
+    def lacks(self, name: str) -> bool:
+        return attributes.lacks(self, name)
 
     def as_number(self) -> SymbolicNumber:
         """Return a symbol for the Python float in a tensor of one element."""
