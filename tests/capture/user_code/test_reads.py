@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import builtins
 import collections
 import dataclasses
 import enum
@@ -844,6 +845,13 @@ class Marked(np.ndarray):  # type: ignore[type-arg]
     pass
 
 
+class Made(Held):
+    def __new__(cls) -> Any:
+        made = super().__new__(cls)
+        made.scale = cls.extra  # type: ignore[attr-defined]
+        return made
+
+
 class Point:
     __match_args__ = ("scale",)
     scale: float
@@ -904,7 +912,13 @@ def held_beside_items() -> dict[str, tuple[Callable[[], float], list[Callable[[]
     table, items = {"scale": 2.0}, [2.0]
     get, take, views, length = table.get, table.__getitem__, table.values(), items.__len__
     fill = [partial(table.update, scale=3.0), partial(table.update, extra=4.0)]
+    Made.extra, builtins.EXTRA = 2.0, 2.0  # type: ignore[attr-defined]
     return {
+        "a class's in __new__": (lambda: Made().scale, [partial(setattr, Made, "extra", 3.0)]),
+        "a builtin of a program": (
+            lambda: EXTRA,  # type: ignore[name-defined]  # noqa: F821
+            [partial(setattr, builtins, "EXTRA", 3.0)],
+        ),
         **{
             f"an attribute of {type(each).__name__}": (
                 lambda each=each: each.scale,

@@ -9,6 +9,7 @@ and the data of objects whose methods the code may call.
 
 from __future__ import annotations
 
+import builtins
 import dis
 import inspect
 import itertools
@@ -98,9 +99,10 @@ LOOKING_UP = frozenset(("import_module", "__import__", "modules"))  # modules, b
 # The parts of a custom gradient, by which its framework finds them: they may be replaced.
 GIVEN_TO_FRAMEWORKS = {"backward", "bwd", "forward", "fwd", "jvp", "setup_context", "vjp"}
 IMPORT_NAME = dis.opmap["IMPORT_NAME"]
+BUILTIN = (type, types.BuiltinFunctionType, types.NotImplementedType, types.EllipsisType, bool)
 WITH_ITEMS = (*CONTAINERS, *SETS)
 # Methods that no arithmetic calls.
-NOT_CALLED = frozenset(("__new__", "__repr__", "__str__", "__set_name__", "__init_subclass__"))
+NOT_CALLED = frozenset(("__repr__", "__str__", "__set_name__", "__init_subclass__"))
 
 
 # The code of the functions that the functions in capture make. One that was made is gone with its
@@ -249,6 +251,9 @@ class Walk:
         for name in sorted(named):
             if name in function.__globals__ or self._catches:
                 self._see(path, find, global_of, name, global_of(function, name))
+            elif not isinstance(value := getattr(builtins, name, len), BUILTIN):  # a program's own
+                module = (("module_of", "builtins"),), partial(sys.modules.get, "builtins")
+                self._see(*module, stored, name, value)
         self._see_modules(_modules_named(function, names, words))
         self._see_cells(path, find, function)
         for name in own:
