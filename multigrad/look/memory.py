@@ -31,7 +31,12 @@ from ..core.rules.activation import Activation
 from ..core.rules.vjp import function_under
 from ..engine.functions.function import Function, as_function
 from ..engine.functions.known_forms import capture_example
-from ..engine.lowering.cuts import cut_with_costly, find_cuts_for_writes, without_calls
+from ..engine.lowering.cuts import (
+    as_far_as_written,
+    cut_with_costly,
+    find_cuts_for_writes,
+    without_calls,
+)
 from ..engine.passes.residuals import PACK
 from ..errors import RuleTypeError, RuleValueError, TraceError
 from ..models.layer_memory import Residual, Shape
@@ -249,7 +254,7 @@ def _function_of(obj: Any) -> tuple[Function, tuple[Any, ...]]:
 def _residuals_of(
     variant: Variant, backend: Backend, shapes: Sequence[Shape], dtypes: Sequence[str]
 ) -> tuple[Residual, ...]:
-    graphs = without_calls(variant.graphs)
+    graphs = as_far_as_written(without_calls(variant.graphs), backend)
     tensors = [leaf.name for leaf in variant.layout.leaves if leaf.kind == "tensor"]
     input_shapes = dict(zip(tensors, shapes, strict=False))
     input_dtypes = dict(zip(tensors, dtypes, strict=False))

@@ -43,7 +43,12 @@ from ..engine.functions.function import Function
 from ..engine.functions.known_forms import find_variant
 from ..engine.functions.saving import Asked, asked_of_arguments, over_dtypes
 from ..engine.lowering.checks import format_lengths
-from ..engine.lowering.cuts import cut_with_costly, find_cuts_for_writes, keeps_apart
+from ..engine.lowering.cuts import (
+    as_far_as_written,
+    cut_with_costly,
+    find_cuts_for_writes,
+    keeps_apart,
+)
 from ..engine.passes.residuals import PACK
 from ..errors import MultigradError, RuleTypeError, TraceError, UnsupportedOp
 
@@ -180,23 +185,25 @@ def _with_memory(text: str, pair: FunctionGraph, memory: bool) -> str:
 
 def describe_residuals(pair: FunctionGraph) -> str:
     """Return text on what forward keeps for backward, once for backends that keep the same."""
-    # Backends differ in two ways: derivatives kept as floats, and outputs that are watched.
-    texts = {
-        (floats, is_watched): describe_cut(pair.cut(floats, watched=is_watched, packs=True))
-        for floats in (False, True)
-        for is_watched in (False, True)
-    }
+    # Backends differ in two ways: derivatives kept as floats, and outputs that are watched. Those
+    # that nobody writes to are a third, for a backward that computes an output again.
     costly = cut_with_costly(pair, floats=False)
-    if costly is not None:
-        for is_watched in (False, True):
-            in_first_cut = pair.cut(watched=is_watched).residuals
-            texts[False, is_watched] += describe_cut(costly, in_first_cut)
-    if len(set(texts.values())) == 1 and not keeps_apart(pair):
-        return f"kept for backward:{texts[False, False]}"
+
+    def describe(graphs: FunctionGraph, floats: bool, is_watched: bool) -> str:
+        text = describe_cut(graphs.cut(floats, watched=is_watched, packs=True))
+        if costly is None or floats:
+            return text
+        return text + describe_cut(costly, graphs.cut(watched=is_watched).residuals)
+
+    forms = [pair, replace(pair, unread=())] if pair.unread else [pair]
+    texts = {describe(*each) for each in itertools.product(forms, (False, True), (False, True))}
+    if len(texts) == 1 and not keeps_apart(pair):
+        return f"kept for backward:{texts.pop()}"
     backends: dict[str, list[str]] = {}
     for backend in in_use():
         autodiff = backend.autodiff
-        text = texts[autodiff.keeps_float_derivatives, autodiff.watches_outputs]
+        graphs = as_far_as_written(pair, backend)
+        text = describe(graphs, autodiff.keeps_float_derivatives, autodiff.watches_outputs)
         apart = find_cuts_for_writes(pair, backend, joins=True)
         if apart is not None:
             wide, known = apart.wide, apart.anywhere.residuals

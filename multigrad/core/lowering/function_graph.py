@@ -53,6 +53,8 @@ class FunctionGraph:
             again.
         unkept: the inputs that the author's code does not keep for backward themselves, but what
             it has computed of them, which a later write does not reach; and such outputs of them.
+        unread: the outputs that the author's backward does not read as forward gave them. If it
+            computes the same again, a write to the output does not reach that.
         refused: error messages by the names of inputs that have no derivative.
         pushed: `tangent 0, tangent 1, ..., *inputs, *params, [key] -> tangents of the outputs that
             carry a gradient`, where the author gives them; else they are the transpose of backward.
@@ -76,6 +78,7 @@ class FunctionGraph:
     second_order: bool = True
     lost: tuple[str, ...] = ()
     unkept: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     is_rule: bool = False
     pushed: Graph | None = None
@@ -213,7 +216,7 @@ class FunctionGraph:
             return cut_otherwise(self, floats, watched=watched, **more)
         keepable = Keepable(
             floats=floats or self.first_order,
-            outputs=self.first_order or self.is_derivative,
+            outputs=self.outputs if self.first_order or self.is_derivative else (),
             deciding=watched,
         )
         return cut_residuals(self.forward, self.backward, self.roles, keepable)

@@ -123,13 +123,13 @@ class Keepable:
 
     Attributes:
         floats: computed floats (norms as scalars).
-        outputs: outputs in place of the inputs.
+        outputs: the names of outputs that may be kept in place of the inputs.
         deciding: outputs in place of masks, where they decide the same.
         apart: what is kept is computed after forward, from its outputs.
     """
 
     floats: bool
-    outputs: bool
+    outputs: Collection[str]
     deciding: bool = False
     apart = True
 
@@ -168,7 +168,8 @@ def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepa
         roles: the names of these.
     """
     backward = complements_as_one(keepable.opened(backward, roles))
-    results = dict(zip(forward.outputs, roles.outputs, strict=True)) if keepable.outputs else {}
+    named = zip(forward.outputs, roles.outputs, strict=True)
+    results = {node: name for node, name in named if name in keepable.outputs}
     total, residuals = choose(backward, roles, results, keepable)
     # A rectifier's output is mostly kept by the next layer, so it is counted as free here.
     variant = decide_by_outputs(forward, backward, roles.outputs) if keepable.deciding else backward

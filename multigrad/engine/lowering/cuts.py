@@ -84,8 +84,14 @@ def settle(pair: FunctionGraph, backend: Backend) -> FunctionGraph:
     """
     shares_memory = ops.MEMORY in backend.kernels.rows
     pair = without_calls(mapped(pair, apart_from_constants if shares_memory else without_memory))
+    pair = as_far_as_written(pair, backend)
     is_owning = backend.tensors.write is not None and backend.tensors.address is None
     return mapped(pair, owned) if is_owning and not pair.is_rule else pair
+
+
+def as_far_as_written(pair: FunctionGraph, backend: Backend) -> FunctionGraph:
+    """Return the pair of which any output may be kept where nobody writes to one."""
+    return replace(pair, unread=()) if pair.unread and backend.tensors.write is None else pair
 
 
 def without_calls(pair: FunctionGraph) -> FunctionGraph:
@@ -139,9 +145,12 @@ def cut_otherwise(
     # The derivative of an output is that of this pair. Unless that is the derivative of its
     # ops, only marked outputs may be kept.
     is_promised = pair.first_order or (pair.keeps_output and pair.is_once)
+    may_keep_outputs = not written and (is_promised or pair.is_derivative)
+    results = zip(pair.outputs, pair.forward.outputs, strict=True)
+    unread = {name: node for name, node in results if name in pair.unread}
     keepable = KeepMore(
         floats=floats or pair.first_order,
-        outputs=not written and (is_promised or pair.is_derivative),
+        outputs=[n for n in pair.outputs if n not in unread] if may_keep_outputs else (),
         deciding=pair.is_rule and watched,
         forward=pair.forward,
         loops=loops,
@@ -149,6 +158,7 @@ def cut_otherwise(
         bits=pair.residuals in CHEAP_MASKS,
         unkept=pair.unkept if written else (),
         written=written,
+        unread=unread,
     )
     cut = cut_residuals(pair.forward, pair.backward, pair.roles, keepable)
     return pack_masks(cut, pair.cotangents) if packs and pair.residuals in PACKED else cut

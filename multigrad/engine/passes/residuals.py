@@ -5,7 +5,7 @@ loops and exponentials gave, copies of tensors that others may write to, and mas
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 from ...core import ops
@@ -107,6 +107,17 @@ def find_unkept(
     return tuple(names), substitute(graph, changes)
 
 
+def find_unread(graph: Graph, outputs: Mapping[str, Node]) -> tuple[str, ...]:
+    """Return the names of the computed outputs that gradients do not read as forward gave them."""
+    read = {position for _, position in marks(graph)}
+    return tuple(
+        name
+        for position, (name, node) in enumerate(outputs.items())
+        # Others bear no mark, so nothing tells whether they are read.
+        if position not in read and node.op is not ops.INPUT and is_float(node.type)
+    )
+
+
 # --- what to keep ---------------------------------------------------------------------------------
 NAMES = "exp expm1 log log1p sin cos tan atan tanh sigmoid erf erfc erfinv pow"
 COSTLY = frozenset(NAMES.split())
@@ -123,6 +134,7 @@ class KeepMore(Keepable):
         bits: masks as a bit an element, as if packed, instead of a byte.
         unkept: the inputs that may not be kept themselves, but a copy, or what is computed of them.
         written: whether inputs may change, so that what the code keeps is not computed again.
+        unread: the outputs of which at most a copy may be kept.
     """
 
     forward: Graph | None = None
@@ -131,6 +143,7 @@ class KeepMore(Keepable):
     bits: bool = False
     unkept: Collection[str] = ()
     written: bool = False
+    unread: Mapping[str, Node] = field(default_factory=dict)
 
     @property
     def apart(self) -> bool:  # type: ignore[override]
@@ -182,13 +195,23 @@ class KeepMore(Keepable):
 
     def finished(self, cut: ResidualCut, forward: Graph) -> ResidualCut:
         if not self.written:
-            return cut
+            return self._apart_from_unread(cut)
         # What is kept of a view, or of an output, is a copy as well: others may write to these.
         owners = {*map(owner_of_memory, forward.outputs)}
         pairs = zip(cut.keep.outputs, owned(cut.keep, owners).outputs, strict=True)
         # A cast to another dtype is one already, and to its own none in the author's code either.
         copies = tuple([node if node.op is ops.CAST else own for node, own in pairs])
         return replace(cut, keep=replace(cut.keep, outputs=copies))
+
+    def _apart_from_unread(self, cut: ResidualCut) -> ResidualCut:
+        # A small one may be kept, such as a sum, but not in the memory that others may write to.
+        owners = {n for n in map(owner_of_memory, self.unread.values()) if n.op is not ops.INPUT}
+        owners |= {as_input(node, name) for name, node in self.unread.items()}
+        if not owners:
+            return cut
+        outputs = cut.keep.outputs
+        copies = [in_memory(n, COPY) if owner_of_memory(n) in owners else n for n in outputs]
+        return replace(cut, keep=replace(cut.keep, outputs=tuple(copies)))
 
 
 def is_named(node: Node, names: Collection[str]) -> bool:
@@ -231,7 +254,7 @@ def keep_inputs(
     nodes = {node.attr("name"): node for node in inputs}
     read_names = [name for name in (*roles.inputs, *roles.outputs) if name in nodes]
     names = {nodes[name]: name for name in read_names}
-    return split(forward, backward, roles, names, KeepMore(floats=False, outputs=False))
+    return split(forward, backward, roles, names, KeepMore(floats=False, outputs=()))
 
 
 # --- masks as bits --------------------------------------------------------------------------------

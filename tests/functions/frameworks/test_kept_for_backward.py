@@ -152,6 +152,44 @@ def test_a_write_to_the_output_reaches_only_what_shares_its_memory(name: str) ->
             assert gradient_after(xg.convert(cls), write) == gradient_after(cls.apply, write)
 
 
+# By name, a forward, and the gradient by the result, which backward computes again.
+AGAIN: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    "its derivative": (lambda x: x.exp(), lambda g, y: g * y),
+    "of which the derivative is a sum": (
+        lambda x: x.softmax(-1),
+        lambda g, y: y * (g - (g * y).sum(-1, keepdim=True)),
+    ),
+    "no derivative": (lambda x: x.cos(), lambda g, y: g * y),
+    "a number": (lambda x: x.norm(), lambda g, y: g * y.expand(3)),
+    "of another number": (lambda x: (x * 2).sum(-1, keepdim=True), lambda g, y: (g * y).expand(3)),
+}
+
+
+@pytest.mark.parametrize("is_once", [False, True])
+@pytest.mark.parametrize("name", AGAIN)
+def test_a_write_to_the_output_does_not_reach_a_backward_that_computes_it_again(
+    name: str, is_once: bool
+) -> None:
+    compute, gradient = AGAIN[name]
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return gradient(g, compute(ctx.saved_tensors[0]))
+
+    @torch_class(torch.autograd.function.once_differentiable(backward) if is_once else backward)
+    def Again(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return compute(x)
+
+    f = xg.convert(Again)
+    expected = gradient_after(Again.apply, lambda x, y: None)
+    for write in (write_to_result, lambda x, y: y.add_(10)):
+        assert gradient_after(Again.apply, write) == gradient_after(f, write) == expected
+    y, pull = xg.vjp(f, np.array([1.0, 2.0, 3.0], np.float32))
+    before = pull(np.ones_like(y))[0].copy()
+    np.asarray(y)[...] = 10
+    np.testing.assert_array_equal(pull(np.ones_like(y))[0], before)
+
+
 # Of an argument and a result e = exp(x), what is kept, which is in the memory of one or in its own.
 OTHERWISE_LAID_OUT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "in order": lambda x, e: x.contiguous(),
@@ -498,6 +536,25 @@ def test_what_a_function_keeps_on_numpy_is_kept(function: Any) -> None:
     x += 10
     y += 10
     np.testing.assert_allclose(pull(np.ones(2))[0], expected)
+
+
+def computing_the_result_again(x: Any) -> Any:
+    return np.exp(x), lambda g: g * np.exp(x)
+
+
+def reading_the_result(x: Any) -> Any:
+    y = np.exp(x)
+    return y, lambda g: g * y
+
+
+@pytest.mark.parametrize("function", [computing_the_result_again, reading_the_result])
+def test_a_function_on_numpy_reads_its_output_or_computes_it_again(function: Any) -> None:
+    gradients = []
+    for f in (function, lambda x: xg.vjp(xg.custom_gradient(function), x)):
+        y, pull = f(np.array([0.25, 0.5]))
+        y *= 10
+        gradients.append(np.ravel(pull(np.ones(2))))
+    np.testing.assert_allclose(*gradients)
 
 
 def test_a_write_to_a_copy_that_a_function_on_numpy_returns_does_not_reach_what_it_keeps() -> None:

@@ -60,7 +60,7 @@ from ...capture.values.oracle import keeping_modes
 from ...capture.values.tracer import Attributed, V
 from ...lowering.cuts import without_calls, without_needless_marks
 from ...passes.memory import without_kept
-from ...passes.residuals import drop_marks, find_unkept, marks, without_stops
+from ...passes.residuals import drop_marks, find_unkept, find_unread, marks, without_stops
 from ...trace.code_trace import ENTRANCES, CodeTrace, lend
 from ..calls.arguments import flatten_outputs
 from ..calls.assumptions import is_told
@@ -222,7 +222,7 @@ class _Recording:
         first: an earlier run of the same, whose `derived` is taken over where the nodes are equal.
         derived: the nodes of outputs and cotangents, and what `true_derivative` gave for them.
         latest: the gradients of the backward that ran last.
-        returned, incoming, unkept: those of the first, its cotangents; see `FunctionGraph`.
+        returned, incoming, unkept, unread: those of the first, its cotangents; see `FunctionGraph`.
     """
 
     def __init__(
@@ -253,6 +253,7 @@ class _Recording:
         self.returned: list[Value] = []
         self.incoming: list[Any] = []
         self.unkept: tuple[str, ...] = ()
+        self.unread: tuple[str, ...] = ()
 
     def run_asking(self) -> Variant:
         """Run the recipe; raise what symbols could not answer, even if user code caught it."""
@@ -399,6 +400,7 @@ class _Recording:
             undifferentiable=results.undifferentiable,
             second_order=second_order and not is_once,
             unkept=self.unkept,
+            unread=self.unread,
             refused=self.recipe.arguments.refused(layout),
             pushed=None if tangent is None else simplify(tangent),
             is_pushed_first=is_tangent_first,
@@ -541,6 +543,8 @@ class _Recording:
             unkept, bare = (), without_kept(bare)
         locations.update(bare.locations)
         self.unkept = unkept
+        if marked_outputs:
+            self.unread = find_unread(marked, nodes)
         return bare.outputs, tuple(gradients)
 
     @contextmanager
