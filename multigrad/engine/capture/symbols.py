@@ -242,11 +242,20 @@ def item(x: Any) -> Any:
 
 def to_list(x: Any) -> Any:
     """Return the numbers of a tensor that code made of numbers alone, as lists."""
+    return _known_numbers(x, "tolist").tolist()
+
+
+def to_numpy(x: Any, *, force: bool = False) -> Any:
+    """Return the numbers of a tensor that code made of numbers alone, as an array."""
+    return np.array(_known_numbers(x, "numpy"))
+
+
+def _known_numbers(x: Any, method: str) -> Any:
     numbers = _numbers_of(x, x.node)
     if numbers is None:
         advice = x.trace.words.advise("use array functions on it")
-        raise x.trace.error(f"calls .tolist(): a symbolic tensor holds no numbers{advice}")
-    return numbers.tolist()
+        raise x.trace.error(f"calls .{method}(): a symbolic tensor holds no numbers{advice}")
+    return numbers
 
 
 def _numbers_of(x: Any, node: Node) -> Any:

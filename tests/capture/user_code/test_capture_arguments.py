@@ -72,6 +72,7 @@ UNREAD_BY: dict[tuple[str, str], str] = {
     ("asarray", "copy"): "an update of xp's arrays binds the name anew",
     ("identity", "args"): "it has none that matter", ("identity", "kwargs"): "likewise",
     ("take", "fill_value"): OUTSIDE, ("take_along_axis", "fill_value"): OUTSIDE,
+    ("to_numpy", "force"): "its tensors are constants",
     ("bincount", "minlength"): "the length is given",
     ("gather", "sparse_grad"): EXACT, ("embedding", "norm_type"): "max_norm is refused",
     ("take", "unique_indices"): EXACT, ("take", "indices_are_sorted"): EXACT,

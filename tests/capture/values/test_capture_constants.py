@@ -180,6 +180,27 @@ def test_constant_meets_a_cast_tensor_unrounded(backend: Any, captured: Any) -> 
     np.testing.assert_allclose(given, wanted, rtol=1e-3, atol=1e-3)
 
 
+LENGTHS = {
+    "a shape": lambda torch, x: x / torch.tensor(x.shape).prod().item(),
+    "a list of lengths": lambda torch, x: x / torch.as_tensor([[x.shape[0], 3.0]]).prod().item(),
+    "a list of lengths in NumPy": lambda torch, x: x / float(np.array([x.shape[0], 3]).prod()),
+    "ones in NumPy": lambda torch, x: x * torch.ones(3).add(1).numpy(),
+}
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.backends("numpy")
+@pytest.mark.parametrize("name", LENGTHS)
+def test_a_tensor_of_lengths_or_numbers_alone_is_a_constant(name: str, torch: Any) -> None:
+    def code(x: Any) -> Any:
+        return LENGTHS[name](torch, x)
+
+    function = xg.function(code, native=False)
+    for x in (X, X[:1], X[:, :1]):
+        np.testing.assert_allclose(function(x), code(x), rtol=1e-6)
+        np.testing.assert_allclose(xg.vjp(code, x)[0], code(x), rtol=1e-6)
+
+
 def test_captured_values_are_those_of_the_call(captured: Any) -> None:
     weights = np.ones(3)
     rule = captured(lambda ctx, grad_out, tin: grad_out * weights)

@@ -186,9 +186,10 @@ def convert(
     gradient.
     """
     dtype = kwargs.get("dtype", args[0] if args else None)
-    items = list(obj) if isinstance(obj, list | tuple) else []
-    if any(is_symbolic_tensor(item) for item in items):
-        obj = xp.stack(items, 0)
+    if isinstance(obj, list | tuple | SymbolicShape):
+        items = list(obj)
+        is_stacked = any(map(is_symbolic_tensor, items))
+        obj = xp.stack(items, 0) if is_stacked else _with_lengths(obj)
     if not isinstance(obj, Value):
         # in the dtype of the input: a constant takes it without being asked
         if isinstance(dtype, SymbolicDType) and dtype.symbol == T:
@@ -316,6 +317,11 @@ def split_sizes(arguments: list[Any], is_single: bool) -> tuple[tuple[int, ...],
         sizes = tuple(arguments[:count])
     are_known = all(isinstance(n, int) and not isinstance(n, bool) for n in sizes)
     return (sizes if are_known else ()), arguments[count:]
+
+
+def _with_lengths(items: Any) -> Any:
+    nested = isinstance(items, list | tuple | SymbolicShape)
+    return [_with_lengths(item) for item in items] if nested else length(items)
 
 
 def length(x: Any) -> Any:

@@ -382,7 +382,7 @@ METHODS: dict[str, Callable[..., Any]] = {
         {
             composites: "addcdiv; addcmul; bernoulli",
             memory: "clone",
-            symbols: "item; to_list: tolist",
+            symbols: "item; to_list: tolist; to_numpy: numpy",
             __name__: """
                 add; astype; clamp; clip; contiguous; dim; div: div divide true_divide;
                 expand_as; fill; identity: conj conjugate positive; is_floating_point; new_full;
@@ -406,7 +406,6 @@ IN_PLACE: dict[str, Callable[..., Any]] = {
 # Names that no library's code can use on a symbol, and the reason. The advice.
 REFUSED = {
     "backward": "a rule is the backward pass. Return the gradient",
-    "numpy": "a symbolic tensor holds no numbers. Use array functions on it",
     "requires_grad_": "a rule's tensors carry no gradient of their own",
     **{
         f"{name}_": f"it changes the shape of a tensor in place. Use .{name}()"
