@@ -26,6 +26,7 @@ EXPRESSIONS = """
     x.transpose(1, 0); x.reshape(3, 2, 1).transpose(2, 0, 1); x.T @ x; x.swapaxes(0, 1)
     x.reshape(-1, order="F"); x[x.nonzero()]; x.take([0, 2]); x.T.dot(x); x.flatten() * 2
     x * x[0, 0].item(); x.argmax() // 2 * x; x ** 2; x / x.shape[0]; x * (x.shape[0] / x.shape[1])
+    x.repeat(2, 0); x.repeat(2, axis=1)
     x * 2 if hasattr(x, "numpy") else x * 3; x * (2 if type(x).__module__ == "numpy" else 3)
 """
 EXPRESSIONS = [each for each in EXPRESSIONS.replace("\n", ";").split(";") if each.strip()]
@@ -196,6 +197,7 @@ def test_a_check_runs_the_code_as_written(users: Any, monkeypatch: pytest.Monkey
         "def f(x):\n    return np.pi * x.std() * (x.argmax() + 1)\n",
         "def f(x):\n    return x.clip(0, 1) if isinstance(x, np.ndarray) else x.clamp(0, 2)\n",
         "def f(x):\n    return x.std() * (torch.pi if isinstance(x, torch.Tensor) else np.pi)\n",
+        "def f(x):\n    return x.repeat(2, 0 if isinstance(x, np.ndarray) else 1)\n",
         "class F:\n    def __call__(self, x):\n        return x / x.std()\nf = F()\n",
         "exec('def f(x):\\n    return x - x.max(0)[0]')\n",  # without a file
     ],

@@ -162,7 +162,7 @@ def repeat(x: Tensor, *repeats: Any, axis: int | None = None) -> Tensor:
         if parts.rank(x) > (len(counts) if isinstance(counts, tuple | list) else 1):
             raise TypeError(f"repeat takes a number for each of {parts.rank(x)} axes, not {counts}")
         return xp.tile(x, counts)
-    return xp.repeat(x, *repeats, axis=axis)
+    return xp.repeat(x, *(repeats if axis is None else (*repeats, axis)))
 
 
 def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
