@@ -29,7 +29,7 @@ from multigrad.core.lowering.derivatives import accumulate_all
 from multigrad.core.passes.simplify import substitute
 from multigrad.core.support.trees import optree
 from multigrad.core.trace.source import UNDIFFERENTIATED
-from multigrad.core.trace.trace import Trace, Value, known_shape
+from multigrad.core.trace.trace import Value, known_shape
 from multigrad.engine.capture.copies.run_or_import import run_written_in
 from multigrad.engine.capture.user_code.inspection import contents, plain_function
 from multigrad.engine.functions.calls.arguments import positional_names
@@ -44,6 +44,7 @@ from multigrad.engine.functions.calls.imported_gradients import (
 from multigrad.engine.functions.calls.parameters import bind_call, signature_of
 from multigrad.engine.functions.recording.recapture import are_close
 from multigrad.engine.passes.residuals import by_value, unmarked
+from multigrad.engine.trace.code_trace import CodeTrace
 from multigrad.errors import GradientError, TraceError
 
 from .core.versions import primal_of, static_of, takes_symbolic_zeros
@@ -71,7 +72,7 @@ def recipe_of_custom(
     def run_primal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return primal_of(function)(*args, **kwargs)
 
-    def apply_within(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def apply_within(trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         stand_in = within_own_rules(function)
         if stand_in is None or given_to(function) is None:
             return None
@@ -162,7 +163,7 @@ def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     )
 
 
-def call_in(trace: Trace, recorded_function: Any, arguments: PositionalArguments) -> Call:
+def call_in(trace: CodeTrace, recorded_function: Any, arguments: PositionalArguments) -> Call:
     def call(function: Callable[..., Any], *args: Any) -> Any:
         with recording(recorded_function, arguments.values):
             return run_written_in("jax", function, trace, *args)
@@ -277,7 +278,7 @@ def jvps_of(function: Any) -> tuple[Any, ...] | None:
 
 
 def _record_jvp(
-    function: Any, name: str, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Any, name: str, trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Recorded:
     arguments = resolve(function, args, kwargs)
     leaves, tree = optree.tree_flatten(arguments.primals, none_is_leaf=True)
@@ -313,7 +314,7 @@ def _record_jvp(
 
 def _transpose(
     name: str,
-    trace: Trace,
+    trace: CodeTrace,
     seeds: Sequence[tuple[Node, Value]],
     leaves: Sequence[Any],
     tangents: Sequence[Value | None],
@@ -395,7 +396,7 @@ def recipe_of_vjp(function: Any, original: Any) -> Recipe:
         fixed_leaves = [leaf for leaf in layout.tensors if leaf.path.partition("[")[0] in names]
         return {leaf.name: REFUSAL.format(subject, leaf.path) for leaf in fixed_leaves}
 
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    def record(trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         arguments = resolve(function, args, kwargs)
         call = call_in(trace, function, arguments)
         recorded = _run_vjp(function, name, call, args, kwargs)

@@ -18,7 +18,7 @@ from tensorflow.python.eager.record import VariableWatcher
 
 from multigrad.core.functions.recipe import ImportedGradient, Recipe, Recorded
 from multigrad.core.rules.signature import name_of
-from multigrad.core.trace.trace import Trace, Value
+from multigrad.core.trace.trace import Value
 from multigrad.engine.capture.copies.run_or_import import run_written_in
 from multigrad.engine.capture.foreign_calls import Interception, comes_to_us
 from multigrad.engine.functions.calls.imported_gradients import (
@@ -31,6 +31,7 @@ from multigrad.engine.functions.calls.imported_gradients import (
 from multigrad.engine.functions.calls.parameters import read_parameters, signature_of
 from multigrad.engine.functions.code_recipes import import_once, pair_of
 from multigrad.engine.functions.function import Function
+from multigrad.engine.trace.code_trace import CodeTrace
 
 from .recomputed_regions import FIRST
 
@@ -66,7 +67,7 @@ def recipe_of_decorated(function: Callable[..., Any], name: str, original: Any) 
 def record_decorated(
     function: Callable[..., Any],
     name: str,
-    trace: Trace,
+    trace: CodeTrace,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Recorded:

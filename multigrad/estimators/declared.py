@@ -28,7 +28,7 @@ from ..core.support.params import P, R, Range, read_ranges
 from ..core.support.tracebacks import shorten
 from ..core.support.trees import Tensor, optree
 from ..core.trace.lookups import now
-from ..core.trace.trace import Trace, Value
+from ..core.trace.trace import Value
 from ..core.trace.xp import all as xp
 from ..core.xp import finfo, float32
 from ..engine.capture.dialect import XP, check_dialect
@@ -37,6 +37,7 @@ from ..engine.functions.calls.parameters import Completion, unknown_argument
 from ..engine.functions.code_recipes import recipe_of_gradient
 from ..engine.functions.entries import kind_of
 from ..engine.functions.function import Function, uncaptured
+from ..engine.trace.code_trace import CodeTrace
 from ..errors import GradientError, RuleTypeError, RuleValueError
 
 MOST_CACHED = 512  # calls of one estimator with arguments of certain types
@@ -217,7 +218,7 @@ def recipe_of_estimator(function: Callable[..., Any], residuals: str) -> Recipe:
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return pad_gradients(recipe.run(args, kwargs), len(args))
 
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    def record(trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return pad_gradients(record_unpadded(trace, args, kwargs), len(args))
 
     arguments = ArgumentRules(partial(lay_out_floats, recipe))

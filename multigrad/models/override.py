@@ -24,7 +24,7 @@ from ..core.ir.op import INPUT, Op, format_shape, is_float
 from ..core.rules.rule import Rule
 from ..core.rules.signature import name_of
 from ..core.support.params import P, R
-from ..core.trace.trace import Trace, Value, is_symbolic_tensor, setting
+from ..core.trace.trace import Value, is_symbolic_tensor, setting
 from ..core.trace.xp import all as xp
 from ..engine.capture.foreign_calls import record_call
 from ..engine.capture.values.tracer import V
@@ -367,7 +367,7 @@ def recipe_of_override(
     record_plain = plain.record
     assert record_plain is not None
 
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    def record(trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         calls = RecordedCalls(plain.name, rows)
         with setting(trace, overriding=calls):
             result = record_plain(trace, args, kwargs)
@@ -383,14 +383,14 @@ def recipe_of_override(
 class RecordedCalls(SelectedCalls[RecordedCall]):
     """Rules on what a capture records; lives while one function is recorded."""
 
-    def record(self, trace: Trace, op: Op, operands: tuple[Any, ...], again: Any) -> Any:
+    def record(self, trace: CodeTrace, op: Op, operands: tuple[Any, ...], again: Any) -> Any:
         """Return an op's result, whose gradient is the rule's; None: no rule is on it."""
         self.names.add(op.name)
         row = next((row for row in self.rows if row[0].op is op), None)
         return None if row is None else self._replaced(trace, *row, operands, again)
 
     def call(
-        self, trace: Trace, library: str, function: Any, args: tuple[Any, ...], kwargs: Any
+        self, trace: CodeTrace, library: str, function: Any, args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Do the same for a function of a library that records several ops."""
 
@@ -402,7 +402,7 @@ class RecordedCalls(SelectedCalls[RecordedCall]):
 
     def _replaced(
         self,
-        trace: Trace,
+        trace: CodeTrace,
         call: RecordedCall,
         rule: Replacement,
         operands: tuple[Any, ...],

@@ -19,9 +19,10 @@ from multigrad.core import ops
 from multigrad.core.ir.op import BOOL, FLOATS, INT32, INT64, SMALL, WHOLE, T
 from multigrad.core.ir.questions import pardoned
 from multigrad.core.trace.coercion import lift_array
-from multigrad.core.trace.trace import Trace, Value, cast, constant
+from multigrad.core.trace.trace import Value, cast, constant
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.values.oracle import ModeOf
+from multigrad.engine.trace.code_trace import CodeTrace
 
 Shape = tuple[Any, ...]
 # The dtype of a tensor that is made of a number of this kind.
@@ -70,7 +71,7 @@ class Operand:
 class ImportScope:
     """One import: its capture, and the meaning of the jaxpr's dtypes and lengths."""
 
-    def __init__(self, trace: Trace, trial: TrialDtype, lengths: Mapping[str, Any]) -> None:
+    def __init__(self, trace: CodeTrace, trial: TrialDtype, lengths: Mapping[str, Any]) -> None:
         self.trace = trace
         self.trial = trial
         self.lengths = lengths

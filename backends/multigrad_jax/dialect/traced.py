@@ -24,14 +24,14 @@ from multigrad.core.ir.graph import Node, Region
 from multigrad.core.ir.op import FLOATS_OF_16_BITS, INT32, SCALAR_SHAPE, T
 from multigrad.core.passes.facts import shape_fact
 from multigrad.core.trace.lookups import note
-from multigrad.core.trace.trace import NeedsConcrete, Trace, Value, known_shape
+from multigrad.core.trace.trace import NeedsConcrete, Value, known_shape
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.dialect import OwnTrace
 from multigrad.engine.capture.foreign_calls import TracedCall, giving_reasons
 from multigrad.engine.capture.meanings import composites
 from multigrad.engine.capture.values.oracle import ModeOf, modes
 from multigrad.engine.capture.values.tracer import V
-from multigrad.engine.trace.code_trace import ask_for
+from multigrad.engine.trace.code_trace import CodeTrace, ask_for
 from multigrad.errors import MultigradError, TraceError
 
 from ..core.attach.host import mapped_axes, with_axes
@@ -56,7 +56,7 @@ DECORATORS = jax.custom_gradient.__code__.co_filename  # jax's file of `custom_g
 
 
 def import_function(
-    function: Callable[..., Any], trace: Trace, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    function: Callable[..., Any], trace: CodeTrace, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Record the jaxpr of a function of symbolic values."""
     try:
@@ -84,7 +84,7 @@ def _record_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
 
 
 def _import(
-    function: Callable[..., Any], trace: Trace, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    function: Callable[..., Any], trace: CodeTrace, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     note({ModeOf("jax"): modes()["jax"]})  # the width of numbers that jax makes depends on it
     leaves, tree = jax.tree.flatten(
@@ -121,7 +121,7 @@ def _import(
 
 
 def _import_for(
-    called: Callable[..., Any], trace: Trace, values: Sequence[V], trial: TrialDtype
+    called: Callable[..., Any], trace: CodeTrace, values: Sequence[V], trial: TrialDtype
 ) -> Any:
     shapes, names = _open_shapes(values)
     try:
@@ -164,7 +164,7 @@ def _open_shapes(values: Sequence[V]) -> tuple[list[tuple[Any, ...]], dict[str, 
 
 def _record(
     called: Callable[..., Any],
-    trace: Trace,
+    trace: CodeTrace,
     values: Sequence[V],
     shapes: Sequence[tuple[Any, ...]],
     lengths: Mapping[str, Any],

@@ -18,7 +18,7 @@ from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
 from tensorflow.python.util import nest
 
 from multigrad.core.support.trees import optree
-from multigrad.core.trace.trace import Trace, Value, is_symbolic_tensor
+from multigrad.core.trace.trace import Value, is_symbolic_tensor
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.dialect import (
     Calls,
@@ -39,6 +39,7 @@ from multigrad.engine.capture.symbols import SymbolicShape
 from multigrad.engine.capture.values.attributes import NUMBERS, PRIVATE, refusals
 from multigrad.engine.capture.values.methods import identity
 from multigrad.engine.capture.values.oracle import StandInCall, TypeOracle, run_each
+from multigrad.engine.trace.code_trace import CodeTrace
 
 from .. import importers
 from . import arrays, elementwise, gradients, linalg, operations, traced
@@ -171,7 +172,7 @@ ADVICE = (
 class ReplicaContext:
     """A stand-in for the replica context: its exchanges, as ops over shards."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: CodeTrace) -> None:
         self._trace = trace
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:

@@ -10,9 +10,10 @@ from tensorflow.python.eager import context, execute
 from tensorflow.python.framework.ops import EagerTensor
 
 from multigrad.core.support.trees import optree
-from multigrad.core.trace.trace import Trace, Value, cast, known_shape
+from multigrad.core.trace.trace import Value, cast, known_shape
 from multigrad.engine.capture.foreign_calls import TracedCall, dtype_in, giving_reasons, record_call
 from multigrad.engine.capture.symbols import is_exact_cast, own_dtype
+from multigrad.engine.trace.code_trace import CodeTrace
 
 Find = Callable[[str], Callable[..., Any] | None]
 # Attributes that repeat the inputs' dtypes, and the mark of a custom gradient.
@@ -39,7 +40,7 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
     return optree.tree_unflatten(structure, results)
 
 
-def described(x: Any, trace: Trace) -> tuple[tuple[int | None, ...], tf.DType]:
+def described(x: Any, trace: CodeTrace) -> tuple[tuple[int | None, ...], tf.DType]:
     if isinstance(x, tf.Tensor):
         return tuple(x.shape), x.dtype
     return tuple(x.shape), tf.as_dtype(dtype_in(trace, x.node.type.dtype))
@@ -55,7 +56,7 @@ def stand_in(x: Any, described_as: tuple[Any, tf.DType]) -> tf.Tensor:
 class GraphRun:
     """Records the operations of a graph."""
 
-    def __init__(self, graph: Any, trace: Trace, find: Find) -> None:
+    def __init__(self, graph: Any, trace: CodeTrace, find: Find) -> None:
         # By a tensor's name in the graph: a symbol or a known tensor.
         self.values: dict[str, Any] = {tensor.name: value for value, tensor in graph.captures}
         self._graph, self._trace, self._find = graph, trace, find

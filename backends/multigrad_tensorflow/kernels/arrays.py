@@ -11,7 +11,7 @@ import math
 import string
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -19,7 +19,6 @@ import tensorflow as tf
 from multigrad.core import ops
 from multigrad.core.backend.rows import rows_of
 from multigrad.core.ir.op import Op
-from multigrad.core.support.trees import Tensor
 from multigrad.engine.ops.linalg import PADE_REACHES
 from multigrad.engine.ops.products import as_matrix
 
@@ -28,6 +27,7 @@ from ..core.kernels.ops import sum_to
 from . import shapes
 from .shapes import length_of
 
+Tensor: TypeAlias = Any
 Ints = tuple[int, ...]
 
 

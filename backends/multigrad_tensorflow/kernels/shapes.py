@@ -10,19 +10,19 @@ the conformance suite.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from multigrad.core import ops
 from multigrad.core.backend.rows import rows_of
-from multigrad.core.support.trees import Tensor
 from multigrad.engine.backend.array_rows import lifted, orderings
 from multigrad.engine.ops.indexing import as_index, as_pairs, from_front
 
 from ..core.kernels.elementwise import accumulated, full_like, logaddexp
 
+Tensor: TypeAlias = Any
 Axis = int | tuple[int, ...] | None
 
 

@@ -253,7 +253,7 @@ def _replacement(cell: CellType, function: Callable[..., Any]) -> Callable[..., 
 
 def call_with_rule(
     override: OverrideRules, cell: CellType, function: Callable[..., Any], args: Any, kwargs: Any
-) -> Tensor:
+) -> Any:
     """Call a function with the rule's gradient for its first tensor, if that is of floats."""
     operation, rule = override.by_cell[id(cell)]
     arguments = [*args, *kwargs.values()]
@@ -269,7 +269,9 @@ def call_with_rule(
         arguments[position] = tf.stop_gradient(tin)
         by_name = dict(zip(kwargs, arguments[len(args) :], strict=True))
         output = function(*arguments[: len(args)], **by_name)
-        return replace_gradient(rule, rule.name, f"operation {operation.name!r}", tin, output)
+        where = f"operation {operation.name!r}"
+        # TensorFlow's stubs do not know the `ndim` of its tensors
+        return replace_gradient(rule, rule.name, where, cast("Any", tin), output)
 
 
 # --- functions that are graphs --------------------------------------------------------------------

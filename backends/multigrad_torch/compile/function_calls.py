@@ -18,7 +18,7 @@ from multigrad.core.functions.arguments import flatten
 from multigrad.core.functions.capture_errors import NotCaptured
 from multigrad.core.functions.decision import COMPILED, EXPORTED, SAME, decide, form_under_autocast
 from multigrad.core.functions.facts import gather_facts
-from multigrad.core.functions.function import by_identifier
+from multigrad.core.functions.function import FunctionBase, by_identifier
 from multigrad.core.functions.recipe import Variant
 from multigrad.core.lowering.lower import compile_source
 from multigrad.core.rules.activation import Activation
@@ -32,7 +32,7 @@ from multigrad.core.trace.source import AUTOCAST, MISSING, TWICE
 from multigrad.core.trace.trace import NeedsConcrete, Value
 from multigrad.engine.capture.user_code.reads import Reads
 from multigrad.engine.capture.values.oracle import ModeOf
-from multigrad.engine.functions.function import Function, uncaptured
+from multigrad.engine.functions.function import Function, as_function, uncaptured
 from multigrad.engine.functions.saving import as_operator
 from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 
@@ -195,7 +195,7 @@ def require_watch(function: Function | None, is_watched: bool, described: Any = 
 
 @dynamo.assume_constant_result
 def class_for_objects(identifier: str) -> str:
-    function = by_identifier[identifier]
+    function = as_function(by_identifier[identifier])
     refusal = Refused(f"{function.recipe.subject} is given an object, which no compiled call is")
     return keep(own_class(function) or refusal)
 
@@ -208,7 +208,7 @@ def class_for_open(subject: Any, described: Any) -> str:
     can read its class for all.
     """
     function = by_identifier[subject] if isinstance(subject, str) else None
-    if function is None or torch._C._is_any_autocast_enabled():
+    if not isinstance(function, Function) or torch._C._is_any_autocast_enabled():
         return ""
     if not may_read_class(function, described) and not torch.compiler.is_exporting():
         return ""
@@ -383,7 +383,10 @@ def _write_outputs(outputs: Any, classes: dict[str, Any]) -> str:
 
 
 def emit_operator(
-    function: Function, variant: Variant, number_sources: Sequence[str], parameters: Sequence[str]
+    function: FunctionBase,
+    variant: Variant,
+    number_sources: Sequence[str],
+    parameters: Sequence[str],
 ) -> CompiledCall:
     """Return calls of torch's operator for a variant, with its numbers as literals."""
     operator = as_operator(function, variant)

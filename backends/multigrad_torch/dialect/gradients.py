@@ -15,7 +15,7 @@ from multigrad.core import ops
 from multigrad.core.functions.arguments import replace_at
 from multigrad.core.ir.op import is_float
 from multigrad.core.support.trees import optree
-from multigrad.core.trace.trace import Trace, Value
+from multigrad.core.trace.trace import Value
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.meanings.parts import shape_of
 from multigrad.engine.capture.taken_gradients import (
@@ -24,6 +24,7 @@ from multigrad.engine.capture.taken_gradients import (
     take_gradients,
     tell_apart,
 )
+from multigrad.engine.trace.code_trace import CodeTrace
 
 Tensor: TypeAlias = Any
 Function: TypeAlias = Callable[..., Any]
@@ -48,7 +49,7 @@ def many(values: Any) -> list[Any]:
     return list(values) if isinstance(values, tuple | list) else [values]
 
 
-def check_sources(sources: Sequence[Any]) -> Trace:
+def check_sources(sources: Sequence[Any]) -> CodeTrace:
     """Return the trace that tensors belong to; refuse tensors from elsewhere, and rules."""
     for source in sources:
         if not isinstance(source, Value):
@@ -98,7 +99,7 @@ def or_zeros(gradients: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
     return [xp.zeros_like(source) if each is None else each for each, source in pairs]
 
 
-def finished(trace: Trace, gradient: Value, create_graph: bool) -> Value:
+def finished(trace: CodeTrace, gradient: Value, create_graph: bool) -> Value:
     """Return a gradient as torch does: without a graph, unless one is asked for."""
     if create_graph:
         return gradient
@@ -128,7 +129,7 @@ def backward_all(
     if grad_variables is not None:
         raise TypeError("with grad_variables; it is grad_tensors")
     outputs = many(tensors)
-    trace: Trace = outputs[0].trace
+    trace: CodeTrace = outputs[0].trace
     if trace.kind == "rule":
         advice = trace.words.advise("Return the gradient")
         raise trace.error(f"calls .backward(): a rule is the backward pass{advice}")

@@ -20,7 +20,7 @@ import torch
 from multigrad.core import ops
 from multigrad.core.ir.op import is_float
 from multigrad.core.trace.source import AUTOCAST
-from multigrad.core.trace.trace import NeedsConcrete, Trace, Value, dtype_name, is_symbolic_tensor
+from multigrad.core.trace.trace import NeedsConcrete, Value, dtype_name, is_symbolic_tensor
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.copies.stand_ins import refusing
 from multigrad.engine.capture.dialect import CHANGES, SWITCHES
@@ -31,7 +31,7 @@ from multigrad.engine.capture.symbols import KnownShape, SymbolicDevice, Symboli
 from multigrad.engine.capture.values import attributes, methods
 from multigrad.engine.capture.values.memory import replace_node
 from multigrad.engine.trace.assertions import assume
-from multigrad.engine.trace.code_trace import place_of
+from multigrad.engine.trace.code_trace import CodeTrace, place_of
 from multigrad.engine.trace.tensor_questions import gradient_of, is_dense, refuse_other_layouts
 
 from .types import TORCH
@@ -239,7 +239,7 @@ def is_transformed(tensor: Tensor) -> bool:
     return False
 
 
-def is_grad_enabled(trace: Trace) -> bool:
+def is_grad_enabled(trace: CodeTrace) -> bool:
     """Return whether gradients are enabled in torch itself, as they are while a class runs."""
     for_classes(trace, torch.is_grad_enabled, CHANGES)
     # A backward is recorded only for second derivatives, so the capture is for the first one.
@@ -247,7 +247,7 @@ def is_grad_enabled(trace: Trace) -> bool:
     return torch.is_grad_enabled()
 
 
-def is_autocast_enabled(trace: Trace, device_type: str = "") -> bool:
+def is_autocast_enabled(trace: CodeTrace, device_type: str = "") -> bool:
     """Return False, as outside autocast; under it the class itself runs."""
     for_classes(trace, torch.is_autocast_enabled, CHANGES)
     trace.omit(AUTOCAST)
@@ -261,12 +261,12 @@ class GeneratorState:
     draws: int
 
 
-def get_rng_state(trace: Trace) -> GeneratorState:
+def get_rng_state(trace: CodeTrace) -> GeneratorState:
     for_classes(trace, torch.get_rng_state, CHANGES)
     return GeneratorState(trace.draws)
 
 
-def set_rng_state(trace: Trace, new_state: Any) -> None:
+def set_rng_state(trace: CodeTrace, new_state: Any) -> None:
     """Accept the present state, which a checkpoint sets although its function may draw nothing."""
     if not isinstance(new_state, GeneratorState):
         refusing(torch.set_rng_state, SWITCHES, trace, "torch.set_rng_state")()
@@ -277,7 +277,7 @@ def set_rng_state(trace: Trace, new_state: Any) -> None:
         )
 
 
-def for_classes(trace: Trace, function: Callable[..., Any], reason: str) -> None:
+def for_classes(trace: CodeTrace, function: Callable[..., Any], reason: str) -> None:
     """Refuse a question about torch's state, except in a class, which has a state of its own."""
     if trace.kind != "imported function":
         refusing(function, reason, trace, f"torch.{function.__name__}")()

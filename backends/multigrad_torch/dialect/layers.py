@@ -330,7 +330,7 @@ def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
     return layers.adaptive((input,), output_size, lambda x: (xp.mean(x, -1),))[0]
 
 
-def adaptive_max_pool(input: Tensor, output_size: Any) -> tuple[Tensor, Tensor]:
+def adaptive_max_pool(input: Tensor, output_size: Any) -> tuple[Tensor, ...]:
     """Return the maxima of parts and their positions, as `max_pool` does."""
     spatial_shape = shape_of(input)[-len(output_size) :]
     numbers = torch.arange(math.prod(spatial_shape)).reshape(spatial_shape)

@@ -17,13 +17,14 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, log
 
 from multigrad.core.ir import questions
 from multigrad.core.support.trees import optree
-from multigrad.core.trace.trace import Trace, Value, cast, copy_of, mark_view
+from multigrad.core.trace.trace import Value, cast, copy_of, mark_view
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.dialect import OwnTrace
 from multigrad.engine.capture.foreign_calls import TracedCall, dtype_in, giving_reasons, record_call
 from multigrad.engine.capture.meanings import parts, reductions
 from multigrad.engine.capture.meanings.places import as_tensor, index_select
 from multigrad.engine.capture.values import indexing, methods
+from multigrad.engine.trace.code_trace import CodeTrace
 from multigrad.errors import TraceError
 
 from ..core.state import without_autocast
@@ -76,7 +77,7 @@ def record(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return optree.tree_unflatten(structure, outputs)
 
 
-def described(x: Any, trace: Trace) -> tuple[tuple[int, ...], torch.dtype]:
+def described(x: Any, trace: CodeTrace) -> tuple[tuple[int, ...], torch.dtype]:
     if isinstance(x, torch.Tensor):
         return tuple(x.shape), x.dtype
     return tuple(x.shape), getattr(torch, dtype_in(trace, x.node.type.dtype))
@@ -149,7 +150,7 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
     return {op: body for op, body in table.items() if find_aten(op) is None}
 
 
-def run(module: Any, tensors: Sequence[Any], trace: Trace) -> list[Any]:
+def run(module: Any, tensors: Sequence[Any], trace: CodeTrace) -> list[Any]:
     """Record the nodes of torch's trace, and return the results."""
     values: dict[Any, Any] = {}
     inputs = iter(tensors)
@@ -200,7 +201,7 @@ def constant(attribute: Any) -> Any:
     return attribute
 
 
-def compute(target: Any, args: Any, kwargs: Mapping[str, Any], trace: Trace) -> Any:
+def compute(target: Any, args: Any, kwargs: Mapping[str, Any], trace: CodeTrace) -> Any:
     """Record one operator; without symbols, compute it."""
     if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
         raise TypeError(

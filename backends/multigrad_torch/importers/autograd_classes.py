@@ -21,13 +21,14 @@ from multigrad.core.functions.recipe import Recorded
 from multigrad.core.ir import questions
 from multigrad.core.ir.op import UNKNOWN, is_float
 from multigrad.core.trace.source import AUTOCAST, FORWARD_MODE, STATE, TWICE
-from multigrad.core.trace.trace import Trace, Value, cast_node, mark_view, setting
+from multigrad.core.trace.trace import Value, cast_node, mark_view, setting
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.meanings.places import Extremes
 from multigrad.engine.capture.user_code.inspection import nested_codes
 from multigrad.engine.capture.user_code.snapshot import noting_state
 from multigrad.engine.functions.calls.imported_gradients import Pushed, make_tangent
 from multigrad.engine.functions.calls.parameters import bind_call, signature_of
+from multigrad.engine.trace.code_trace import CodeTrace
 from multigrad.engine.trace.tensor_questions import needs_gradient
 from multigrad.errors import GradientError, explaining
 
@@ -130,7 +131,7 @@ def unwrap_once(backward: Any) -> tuple[Any, bool]:
     return backward, False
 
 
-def unwrap_amp(function: Any, trace: Trace | None) -> Any:
+def unwrap_amp(function: Any, trace: CodeTrace | None) -> Any:
     """Return a forward or backward without `custom_fwd` or `custom_bwd`, in a capture."""
     is_plain = inspect.isfunction(function) and function.__code__ in AMP
     if trace is None or not is_plain:
@@ -146,7 +147,7 @@ def unwrap_amp(function: Any, trace: Trace | None) -> Any:
 def record_call(
     code: ClassCode,
     call: Callable[..., Any],
-    trace: Trace | None,
+    trace: CodeTrace | None,
     positional: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Recorded:
@@ -167,10 +168,11 @@ def record_call(
     else:
         outputs = call(forward, ctx, *args)
     # `Value` first: asked for another class, a symbol answers by the code that asks.
-    is_one = isinstance(outputs, Value)
-    outputs = tuple(outputs) if not is_one and isinstance(outputs, Extremes) else outputs
-    is_tuple = not is_one and isinstance(outputs, tuple)
-    results = tuple(outputs) if is_tuple else (outputs,)
+    if not isinstance(outputs, Value) and isinstance(outputs, Extremes):
+        outputs = tuple(outputs)
+    is_tuple, results = False, (outputs,)
+    if not isinstance(outputs, Value) and isinstance(outputs, tuple):
+        is_tuple, results = True, tuple(outputs)
     if trace is not None and len(set(map(id, results))) < len(results):
         trace.omit(TWICE)
 
@@ -314,7 +316,7 @@ class Context:
     the cotangent of an unused output; None: zeros.
     """
 
-    def __init__(self, trace: Trace | None, args: Sequence[Any]) -> None:
+    def __init__(self, trace: CodeTrace | None, args: Sequence[Any]) -> None:
         self._trace = trace
         self._args = args
         self._saved: tuple[Any, ...] = ()

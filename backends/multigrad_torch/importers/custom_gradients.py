@@ -23,12 +23,12 @@ from torch.autograd.function import once_differentiable
 
 from multigrad.core.functions.recipe import ImportedGradient, Options, Recipe, Recorded
 from multigrad.core.support.trees import optree
-from multigrad.core.trace.trace import Trace, Value
+from multigrad.core.trace.trace import Value
 from multigrad.engine.capture.copies.run_or_import import run_written_in
 from multigrad.engine.capture.user_code.inspection import contents, mentioned
 from multigrad.engine.functions.code_recipes import import_once
 from multigrad.engine.functions.object_function import MayTakeObjects
-from multigrad.engine.trace.code_trace import place_of
+from multigrad.engine.trace.code_trace import CodeTrace, place_of
 
 from ..attach.vjp import as_leaf
 from .autograd_classes import (
@@ -79,7 +79,7 @@ def recipe_of_class(function_class: FunctionClass, copies: bool = False) -> Reci
 
 
 def record_class(
-    code: ClassCode, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]
+    code: ClassCode, trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Recorded:
     """Run the class on the symbols of a capture."""
     problem = find_problem(code.function_class)
@@ -99,7 +99,7 @@ def run_primal(code: ClassCode, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 # --- how a function of a class is called: torch runs forward and backward without autograd --------
-def call_captured(trace: Trace, function: Callable[..., Any], *values: Any) -> Any:
+def call_captured(trace: CodeTrace, function: Callable[..., Any], *values: Any) -> Any:
     with torch.no_grad():
         return run_written_in("torch", function, trace, *values)
 
@@ -242,7 +242,7 @@ def record_custom_op(definition: Any, *args: Any, **kwargs: Any) -> Any:
     return run_written_in("torch", kernel, trace, *args, **kwargs)
 
 
-def kernel_for(trace: Trace, definition: Any) -> Callable[..., Any]:
+def kernel_for(trace: CodeTrace, definition: Any) -> Callable[..., Any]:
     """Return the author's function for the device of the tensors; asks for it only if it counts."""
     kernels = definition._backend_fns  # by kind of device; None: for all others
     distinct = {id(kernel) for kernel in kernels.values()}

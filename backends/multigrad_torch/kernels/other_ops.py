@@ -57,7 +57,7 @@ def former_celu(x: Tensor, *, alpha: float) -> Tensor:
 
 @elementwise.widened
 def former_selu(x: Tensor) -> Tensor:
-    return SELU_SCALE * elementwise.former_elu(x, alpha=SELU_ALPHA)
+    return SELU_SCALE * torch.where(x <= 0, SELU_ALPHA * torch.expm1(x.clamp(max=0)), x)
 
 
 FORMER: dict[Op, Callable[..., Any]] = {ops.CELU: former_celu, ops.SELU: former_selu}

@@ -230,7 +230,9 @@ class FastKernels:
 
     patterns: tuple[Pattern, ...] = ()
     kernels: Mapping[Op, Callable[..., Any]] = field(default_factory=dict)
-    in_place: Mapping[Op, tuple[Callable[..., Any] | None, ...]] = field(default_factory=dict)
+    in_place: MutableMapping[Op, tuple[Callable[..., Any] | None, ...]] = field(
+        default_factory=dict
+    )
     into: Mapping[Op, Callable[..., Any]] = field(default_factory=dict)
     turns: Callable[..., Any] | None = None
     constants: Mapping[Op, tuple[int, ...]] = field(default_factory=dict)

@@ -39,7 +39,7 @@ from .arguments import Layout, type_of
 from .capture_errors import NotCaptured, defined_at
 from .gradients import check_gradient, match_gradients
 from .proof import is_of_library, own_code
-from .recipe import Recipe, Variant
+from .recipe import Recipe, Recorded, Variant
 
 ONE_OUTPUT = optree.tree_structure(0)
 MOST_CODES = 4096  # of rules, whose bytecode was looked at
@@ -117,8 +117,9 @@ def _record(recipe: Recipe, layout: Layout, trace: Trace) -> Variant:
     for leaf in layout.numbers:
         if f"param:{leaf.name}" in trace.facts:  # recorded as this value, which it has to keep
             symbols[leaf.name] = trace.value(constant(trace.facts[f"param:{leaf.name}"]))
-    assert recipe.record is not None and len(layout.tensors) == 1  # as a rule's has
-    recorded = recipe.record(trace, *layout.rebuild(tuple(symbols.values())))
+    record: Callable[..., Recorded] | None = recipe.record  # a rule's takes any trace
+    assert record is not None and len(layout.tensors) == 1  # as a rule's has
+    recorded = record(trace, *layout.rebuild(tuple(symbols.values())))
     (tensor,), pull = layout.tensors, recorded.pull
     assert pull is not None
     argument = inputs[tensor.name]

@@ -34,7 +34,6 @@ from ..support.params import Fused
 from ..support.records import record
 from ..support.trees import Tensor
 from ..trace.source import OWN
-from ..trace.trace import Trace
 from .arguments import Layout, Leaf, owner_of
 
 # --- updates of arguments in place ----------------------------------------------------------------
@@ -92,7 +91,7 @@ def attribute_of(name: str, value: Tensor) -> bool | None:
 if TYPE_CHECKING:  # what the engine alone makes
     from ...engine.capture.values.oracle import Reach
     from ...engine.functions.calls.imported_gradients import Pushed
-    from ...engine.trace.code_trace import Assumption
+    from ...engine.trace.code_trace import Assumption, CodeTrace
 
 KEY = (0, 7)  # of the draws in a proof
 # The cotangents, structured like the outputs -> what the user's code returns.
@@ -226,7 +225,7 @@ class ImportedGradient:
 
     apply: Callable[..., Any]
     run_primal: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
-    apply_within: Callable[[Trace, tuple[Any, ...], dict[str, Any]], Any] | None = None
+    apply_within: Callable[[CodeTrace, tuple[Any, ...], dict[str, Any]], Any] | None = None
     on_copies: Callable[[], Recipe] | None = None
     bound_to: Callable[[Any], Recipe | None] | None = None
     gives_tangents: bool = False
@@ -263,7 +262,7 @@ class Recipe:
 
     name: str
     run: Callable[[tuple[Any, ...], dict[str, Any]], Recorded]
-    record: Callable[[Trace, tuple[Any, ...], dict[str, Any]], Recorded] | None = None
+    record: Callable[[CodeTrace, tuple[Any, ...], dict[str, Any]], Recorded] | None = None
     functions: tuple[Any, ...] = ()
     written_in: str | Callable[[str | None], str] = ""
     signature: inspect.Signature | None = None

@@ -69,7 +69,7 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
         TypeError: f is a class, or not callable.
     """
     # A second call on NumPy arrays of the same dtypes needs none of the checks below.
-    if inputs and ARRAYS.issuperset(map(type, inputs)) and isinstance(f, FunctionBase | Activation):
+    if inputs and ARRAYS.issuperset(map(type, inputs)):
         cached = _as_before(f, inputs)
         if cached is not None:
             return cached
@@ -98,6 +98,8 @@ def _as_before(f: Any, arrays: tuple[Any, ...]) -> tuple[Any, Pullback] | None:
     values: tuple[Any, ...] = ()
     if isinstance(f, Activation):
         f, values, _ = function_under(f, load_backend("numpy"))
+    elif not isinstance(f, FunctionBase):
+        return None
     key = (PULLS, *[x.dtype for x in arrays], *map(type, values))
     entry = f.entries.known.get(key)
     result = None if entry is None else entry.run((*arrays, *values), FREE)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import TraceError
 from .. import ops
@@ -49,6 +49,9 @@ from .coercion import (
     small_result,
 )
 from .source import WORDS, Reading, Source, Words
+
+if TYPE_CHECKING:  # what engine code finds in a value; in plain code it is a `Trace`
+    from ...engine.trace.code_trace import CodeTrace
 
 __all__ = [
     "NeedsConcrete",
@@ -284,7 +287,7 @@ class Value:
     kind: type = float  # the class of that number
     __hash__ = object.__hash__
 
-    trace: Trace
+    trace: CodeTrace
     node: Node
     made: Node  # the node that made its memory; updates in place change `node` only
     base: Value | None  # what this is a view of

@@ -24,8 +24,9 @@ from ...core.ir.op import INT64
 from ...core.support.installed import find_points
 from ...core.support.threads import collector_paused
 from ...core.trace.source import OWN
-from ...core.trace.trace import Trace, Value
+from ...core.trace.trace import Value
 from ...errors import NotProvenWarning, RuleTypeError, suggest
+from ..trace.code_trace import CodeTrace
 
 Handler = Callable[..., Any]
 
@@ -411,7 +412,7 @@ def entry_points(group: str = GROUP) -> Mapping[str, Any]:
 _loaded: set[str] = set()
 
 
-def habits_of(trace: Trace) -> Habits:
+def habits_of(trace: CodeTrace) -> Habits:
     dialect = find_dialect(trace.dialect)
     return Habits() if dialect is None else dialect.habits
 
@@ -456,7 +457,7 @@ AT_KINK = "at the kink of"
 UNORDERED = "equal elements in any order:"
 
 
-def passes_at(trace: Trace, name: str) -> bool:
+def passes_at(trace: CodeTrace, name: str) -> bool:
     """Return whether a gradient passes at a function's kink in the installed library of the code;
     True without a row.
     """

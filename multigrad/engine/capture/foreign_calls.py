@@ -31,9 +31,9 @@ from ...core.passes.facts import BUFFERS
 from ...core.support.threads import in_child, make_lock
 from ...core.support.trees import optree
 from ...core.trace.source import OWN, Reading
-from ...core.trace.trace import NeedsConcrete, Trace, Value, setting
+from ...core.trace.trace import NeedsConcrete, Value, setting
 from ...errors import BackendNotFound, TraceError
-from ..trace.code_trace import UNDECIDED, Pair, ask_for, is_lent, meet_numpy
+from ..trace.code_trace import UNDECIDED, CodeTrace, Pair, ask_for, is_lent, meet_numpy
 from ..trace.xp.shapes import stack
 from .dialect import Handler, OwnTrace, find_dialect, registered_dialects
 from .symbols import SymbolicDType, SymbolicShape, number
@@ -55,7 +55,7 @@ def record_call(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     *,
-    trace: Trace | None = None,
+    trace: CodeTrace | None = None,
     shown: str = "",
 ) -> Any:
     """Record a foreign function called with symbolic values, and return what it gives.
@@ -124,7 +124,7 @@ def record_call(
 
 
 def _record_by_row(
-    trace: Trace,
+    trace: CodeTrace,
     library: str,
     function: Any,
     args: tuple[Any, ...],
@@ -223,7 +223,7 @@ def _holds_values(items: Any) -> bool:
     )
 
 
-def describe_routes(trace: Trace) -> str:
+def describe_routes(trace: CodeTrace) -> str:
     """Return in words which dialects a rule is written in, and how it was captured."""
     names, kinds = [], []
     for library, route in trace.source.routes.items():
@@ -417,7 +417,7 @@ class TracedCall:
         symbol = next((leaf for leaf in leaves if isinstance(leaf, Value)), None)
         if symbol is None:
             raise TypeError("no tensor is among its arguments")
-        self.trace: Trace = symbol.trace
+        self.trace: CodeTrace = symbol.trace
         self._leaves = list(map(self._known, leaves))
         self.has_none = any(x is None for x in leaves)
         self.given = [x for x in self._leaves if isinstance(x, self._tensors)]
@@ -451,7 +451,7 @@ class TracedCall:
         trace.source.routes = routes
 
 
-def dtype_in(trace: Trace, name: str) -> str:
+def dtype_in(trace: CodeTrace, name: str) -> str:
     """Return the name of a dtype, with `T` replaced by the input's."""
     if name != T:
         return name

@@ -39,9 +39,9 @@ from ...core.ir.op import (
 from ...core.ops.numerics import as_numpy_dtype
 from ...core.passes.facts import needed_shapes
 from ...core.trace import trace
-from ...core.trace.trace import NeedsConcrete, Trace, Value, cast_node, constant, known_shape
+from ...core.trace.trace import NeedsConcrete, Value, cast_node, constant, known_shape
 from ...core.trace.xp import all as xp
-from ..trace.code_trace import place_of
+from ..trace.code_trace import CodeTrace, place_of
 from ..trace.python_protocols import PASSING, Answers, is_asked_by
 from .dialect import Dialect, find_dialect, habits_of
 
@@ -54,7 +54,7 @@ class SymbolicDType:
 
     __slots__ = ("symbol", "trace")
 
-    def __init__(self, symbol: str, trace: Trace | None = None) -> None:
+    def __init__(self, symbol: str, trace: CodeTrace | None = None) -> None:
         self.symbol = symbol
         self.trace = trace  # of the tensor that has it; None: a constant such as `xp.float32`
 
@@ -99,7 +99,7 @@ class SymbolicDevice:
 
     __slots__ = ("trace",)
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: CodeTrace) -> None:
         self.trace = trace
 
     def __repr__(self) -> str:
@@ -424,12 +424,12 @@ def identity_of(value: Any) -> int:
 
 def has_attribute(value: Any, name: str) -> bool:
     # The builtin `hasattr`; asking a symbol for what it refuses, a protocol too, is an error.
-    return not (isinstance(value, Value) and value.lacks(name)) and hasattr(value, name)
+    return not (isinstance(value, Answers) and value.lacks(name)) and hasattr(value, name)
 
 
 def get_attribute(value: Any, name: str, *default: Any) -> Any:
     # The builtin `getattr`, with the same refusals.
-    if isinstance(value, Value) and value.lacks(name) and default:
+    if isinstance(value, Answers) and value.lacks(name) and default:
         return default[0]
     return getattr(value, name, *default)
 

@@ -15,10 +15,11 @@ from ...core.ir.graph import Node, walk
 from ...core.ir.op import is_float
 from ...core.lowering.derivatives import accumulate_all
 from ...core.passes.facts import IDENTITY
-from ...core.trace.trace import NeedsConcrete, Trace, Value
+from ...core.trace.trace import NeedsConcrete, Value
 from ...core.trace.xp import all as xp
 from ...errors import UnsupportedOp
 from ..lowering.calls import route
+from ..trace.code_trace import CodeTrace
 from .dialect import registered_dialects
 
 
@@ -31,7 +32,7 @@ def renamed(value: Value) -> Value:
     return value.trace.value(rename(value.node))
 
 
-def prepare(trace: Trace) -> Trace:
+def prepare(trace: CodeTrace) -> CodeTrace:
     """Return a trace that respects the places where libraries let no gradient pass.
 
     If the code takes gradients, the trace also keeps equal tensors apart.
@@ -91,7 +92,7 @@ def take_gradients(
         return [None if each is None else renamed(each) for each in gradients]
 
 
-def tell_apart(trace: Trace) -> None:
+def tell_apart(trace: CodeTrace) -> None:
     """Require a capture that keeps equal tensors apart: the code takes gradients."""
     if IDENTITY not in trace.facts:
         raise NeedsConcrete(IDENTITY)

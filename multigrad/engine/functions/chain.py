@@ -15,9 +15,9 @@ from ...core.rules.rule import Rule
 from ...core.support.params import Fused, agreed, is_address, read_params
 from ...core.support.pickles import pickled
 from ...core.support.trees import optree
-from ...core.trace.trace import Trace
 from ...errors import RuleTypeError, suggest
 from ..support.parts import find_part
+from ..trace.code_trace import CodeTrace
 from .calls.parameters import BoundFunction, unknown_argument
 from .function import Function
 from .object_function import ObjectFunction
@@ -178,7 +178,7 @@ def recipe_of_chain(parts: tuple[ChainPart, ...], name: str, options: Options) -
             x = part.call(x, **values)
         return Recorded(x, None)
 
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    def record(trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return run(args, kwargs)
 
     def library(called: str | None) -> str:

@@ -43,6 +43,7 @@ from ..capture.copies.run_or_import import run_written_in
 from ..capture.foreign_calls import Interception, comes_to_us
 from ..capture.user_code.inspection import contents, plain_function
 from ..capture.user_code.snapshot import noting_state
+from ..trace.code_trace import CodeTrace
 from .calls.imported_gradients import asked_variables, deliver
 from .calls.parameters import read_parameters, signature_of
 from .function import Function
@@ -65,7 +66,7 @@ def recipe_of_gradient(
         imported: see `Recipe`; then `function` is what its framework has decorated.
     """
 
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    def record(trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         result = run_written_in(library, function, trace, *args, **kwargs)
         return split_result(name, result, args, kwargs, trace)
 
@@ -95,7 +96,7 @@ def split_result(
     result: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    trace: Trace | None = None,
+    trace: CodeTrace | None = None,
 ) -> Recorded:
     """Return the checked outputs and gradient function that a decorated function returned."""
     expected = "(outputs, grad), where grad(upstream) returns the gradients of the arguments"
@@ -195,7 +196,7 @@ def recipe_of_pair(
         outputs = forward(*args, **kwargs)
         return Recorded(outputs, pull_of(operator.call, outputs, args, kwargs))
 
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    def record(trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         def call(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
             return run_written_in(library, function, trace, *given, **named)
 

@@ -347,7 +347,7 @@ def original_entry(
             return copied_all(apply(*args, **kwargs))
         except Exception as failure:
             explain_fallback(recipe, reason, failure, backend)
-            names = positional_names(entries.completion.parameters)
+            names = positional_names(entries.parameters)
             nested = [n for n, a in zip(names, args, strict=False) if isinstance(a, list | tuple)]
             if backend is None and nested and isinstance(failure, TypeError):
                 raise numbers_in_list(recipe.subject, nested[0]) from failure

@@ -27,6 +27,7 @@ from ...core.functions.facts import (
     places_of,
     watch_arguments,
 )
+from ...core.functions.function import FunctionBase
 from ...core.functions.recipe import Variant
 from ...core.ir.graph import Graph
 from ...core.lowering.function_graph import FunctionGraph
@@ -90,7 +91,7 @@ def find_variant(function: Function, door: Door, backend: Backend | None = None)
 
 
 def generalized(
-    function: Function,
+    function: FunctionBase,
     variant: Variant,
     general: Callable[[str], Any],
     facts: Mapping[str, Any] = MappingProxyType({}),

@@ -21,9 +21,9 @@ from ...core.rules.capture import Capture
 from ...core.rules.signature import name_of
 from ...core.support.trees import Tensor
 from ...core.trace.coercion import lift_array
-from ...core.trace.trace import Trace
 from ...errors import DisprovedError, RuleTypeError, RuleValueError, suggest
 from ..capture.user_code.object_state import ObjectState, copied, describe, held_by, read_state
+from ..trace.code_trace import CodeTrace
 from .code_proof import prove_code
 from .function import Function
 from .object_function import STATE, holds_state, owner_of_method, recipe_of_object
@@ -112,7 +112,7 @@ def recipe_of_module(
     record_own = inner.record
     assert record_own is not None
 
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    def record(trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         args, kwargs = _with_parameters(name, aliases, args, kwargs)
         constants = {each: trace.value(lift_array(trace, array)) for each, array in fixed.items()}
         return record_own(trace, args, {**kwargs, STATE: {**kwargs[STATE], **constants}})

@@ -29,17 +29,17 @@ from ...core.support.trees import optree
 from ...core.trace.active_rules import KeySource
 from ...core.trace.lookups import RULE_IN_FORCE, at_present, look_up, note_lookup
 from ...core.trace.source import ORDERS
-from ...core.trace.trace import NeedsConcrete, Trace, Value
+from ...core.trace.trace import NeedsConcrete, Value
 from ..capture.values.memory import is_known_contiguous
 from ..lowering.calls import CustomCall, record_call
 from ..trace.assertions import is_caught
-from ..trace.code_trace import library_of, place_of
+from ..trace.code_trace import CodeTrace, library_of, place_of
 from .calls.effects import check_apart, put_notes, put_updates
 from .calls.parameters import Completion
 from .recording.record import AppliesItself
 
 
-def assume(name: str, trace: Trace, variant: Variant, given: Mapping[str, Any]) -> None:
+def assume(name: str, trace: CodeTrace, variant: Variant, given: Mapping[str, Any]) -> None:
     """Add what a function asserts of its arguments to the assumptions of the capture around it."""
     inputs = variant.graphs.forward.inputs
     # No proof would find it: test_what_is_caught_beyond_all_samples_is_no_assertion.
@@ -119,7 +119,7 @@ def inline(
     return result
 
 
-def refuse_closed_over(trace: Trace, recipe: Recipe, given: Mapping[str, Value]) -> None:
+def refuse_closed_over(trace: CodeTrace, recipe: Recipe, given: Mapping[str, Value]) -> None:
     """Raise for a function that reads an argument of the code around it and is given another value
     for one of that name: in its graph the two are one node.
     """
@@ -137,7 +137,7 @@ def refuse_closed_over(trace: Trace, recipe: Recipe, given: Mapping[str, Value])
 
 
 def _put_effects(
-    trace: Trace,
+    trace: CodeTrace,
     recipe: Recipe,
     variant: Variant,
     leaves: Sequence[Any],
@@ -208,7 +208,7 @@ def answer_of_code(trace: Any, kind: str, value: Any) -> Any:
     return _has_attribute(trace, kind, value)
 
 
-def _has_attribute(trace: Trace, kind: str, value: Any) -> bool:
+def _has_attribute(trace: CodeTrace, kind: str, value: Any) -> bool:
     name = kind.removeprefix(ATTRIBUTE)
     if not isinstance(value, Value) or name in (value.notes or {}):
         return hasattr(value, name)

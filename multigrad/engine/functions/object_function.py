@@ -26,13 +26,14 @@ from ...core.rules.signature import called_method, name_of
 from ...core.support.trees import Tensor, optree
 from ...core.trace.active_rules import FREE
 from ...core.trace.source import NOTES
-from ...core.trace.trace import Trace, Value, copy_of
+from ...core.trace.trace import Value, copy_of
 from ...errors import FormatError, TraceError
 from ..capture.copies.run_or_import import run_or_import
 from ..capture.dialect import registered_dialects
 from ..capture.user_code.inspection import plain_function, wrapped_function
 from ..capture.user_code.libraries import OWN, written_in
 from ..capture.user_code.object_state import FilledCopy, ObjectState, held_by, is_open, read_state
+from ..trace.code_trace import CodeTrace
 from .calls.parameters import Completion, signature_of
 from .function import Function
 
@@ -88,7 +89,7 @@ def recipe_of_object(
     def home(called: str | None) -> str:
         return read_state(owner).home or library_of((method,), "", called)
 
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    def record(trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return _record_object(function, library, trace, args, kwargs)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
@@ -124,7 +125,7 @@ def recipe_of_object(
 def _record_object(
     function: Callable[..., Any],
     said: str,
-    trace: Trace,
+    trace: CodeTrace,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Recorded:
@@ -156,7 +157,7 @@ def _record_object(
 
 
 def _call_filled(
-    trace: Trace,
+    trace: CodeTrace,
     function: Callable[..., Any],
     filled: FilledCopy,
     library: str,
@@ -308,7 +309,7 @@ def split_hidden(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def refuse_updates(
-    trace: Trace, whose: str, symbols: Mapping[str, Any], before: Mapping[str, Any]
+    trace: CodeTrace, whose: str, symbols: Mapping[str, Any], before: Mapping[str, Any]
 ) -> None:
     """Raise if the code has updated a tensor of an object in place."""
     for name, symbol in symbols.items():
@@ -410,7 +411,7 @@ def without_hidden(inner: Recipe, args: tuple[Any, ...], kwargs: dict[str, Any])
 def _record_taking_objects(
     inner: Recipe,
     completion: Completion,
-    trace: Trace,
+    trace: CodeTrace,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Recorded:

@@ -12,6 +12,7 @@ from ...core.functions.arguments import Forgotten, Layout, Leaf, lay_out, type_o
 from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.decision import SAVED, decide
 from ...core.functions.facts import first_tensor, places_of
+from ...core.functions.function import FunctionBase
 from ...core.functions.recipe import Variant
 from ...core.ir.graph import ArrayValue, Graph, format_graph
 from ...core.ir.op import FLOATS, FLOATS_OF_16_BITS, T
@@ -32,7 +33,7 @@ from .calls.arguments import positional_names
 from .calls.parameters import Completion
 from .documents.format import Data, clean, format_document, hash_of, seal, unseal
 from .documents.functions import STATIC, SavedFunction, decode_function, recipe_of_document
-from .function import Function, uncaptured
+from .function import Function, as_function, uncaptured
 from .known_forms import find_variant, generalized, renewed_variants, some_gradients
 
 GENERAL = ("gradient:", "strided:")
@@ -77,7 +78,7 @@ def refuse_guess(function: Function) -> None:
         )
 
 
-def encode_variant(function: Function, variant: Variant) -> dict[str, Data]:
+def encode_variant(function: FunctionBase, variant: Variant) -> dict[str, Data]:
     """Return the document of a Function in one of its captured forms alone, without a docstring."""
     decide(SAVED, function.recipe, variant, None, function.native)
     general = _for_all(function, variant)
@@ -139,7 +140,7 @@ def _encode(function: Function) -> dict[str, Data]:
 
 
 def _fields(
-    function: Function, forms: list[Data], arrays: Sequence[ArrayValue], doc: str = ""
+    function: FunctionBase, forms: list[Data], arrays: Sequence[ArrayValue], doc: str = ""
 ) -> dict[str, Data]:
     return {
         "name": function.name,
@@ -150,7 +151,7 @@ def _fields(
     }
 
 
-def _for_all(function: Function, variant: Variant) -> Variant | None:
+def _for_all(function: FunctionBase, variant: Variant) -> Variant | None:
     # The general form serves on any device, and whether or not tensors ask for a gradient. None if
     # that would need more facts about the arguments.
     # A document is read beside any library: floats keep their dtype.
@@ -158,7 +159,7 @@ def _for_all(function: Function, variant: Variant) -> Variant | None:
     return generalized(function, variant, _general, facts)
 
 
-def _related(function: Function, variant: Variant) -> Variant:
+def _related(function: FunctionBase, variant: Variant) -> Variant:
     # Arrays within a capture do not relate to the first tensor: such a form is captured anew.
     layout = variant.layout
     types = {leaf.name: type_of(layout, leaf) for leaf in layout.tensors}
@@ -167,7 +168,7 @@ def _related(function: Function, variant: Variant) -> Variant:
         types.get(node.attr("name"), node.type) == node.type for node in inputs
     ):
         return variant
-    return uncaptured(function).captures.for_facts(layout, variant.facts)
+    return uncaptured(as_function(function)).captures.for_facts(layout, variant.facts)
 
 
 def _general(fact: str) -> Any:
@@ -199,7 +200,7 @@ def in_first_dtype(variant: Variant) -> Layout:
     return replace(layout, leaves=tuple(leaves))
 
 
-def _encode_form(function: Function, variant: Variant, arrays: list[ArrayValue]) -> Data:
+def _encode_form(function: FunctionBase, variant: Variant, arrays: list[ArrayValue]) -> Data:
     variant = _related(function, variant)
     pair, layout = variant.graphs, in_first_dtype(variant)
     if pair.is_rule:  # a document tells a rule's input from an argument by its name
@@ -295,7 +296,7 @@ class Operator(NamedTuple):
     graphs: FunctionGraph
 
 
-def as_operator(function: Function, variant: Variant) -> Operator:
+def as_operator(function: FunctionBase, variant: Variant) -> Operator:
     if variant.graphs.is_random:
         raise UnsupportedOp(
             f"{function.recipe.subject} draws random numbers, which an exported operator does not: "
@@ -339,7 +340,7 @@ def read_operators(data: Data) -> list[Operator]:
 
 
 # --- what of a call a captured form depends on: shapes, dtypes and numbers, or none of them -------
-def asked_of_arguments(function: Function, variant: Variant) -> Asked:
+def asked_of_arguments(function: FunctionBase, variant: Variant) -> Asked:
     """Return, by argument, the facts about it on which a captured form's graphs depend."""
     layout, facts = variant.layout, {**variant.facts, **asked_shapes(function, variant)}
     asked: Asked = {}
@@ -350,12 +351,14 @@ def asked_of_arguments(function: Function, variant: Variant) -> Asked:
     return asked
 
 
-def asked_shapes(function: Function, variant: Variant) -> dict[str, tuple[int | None, ...]]:
+def asked_shapes(function: FunctionBase, variant: Variant) -> dict[str, tuple[int | None, ...]]:
     """Return the facts of shapes, with None for a length that leaves the graphs as they are."""
     facts = variant.facts.items()
     shapes = {f: v for f, v in facts if f.partition(":")[0] == "shape" and v is not None}
     lengths = {n for shape in shapes.values() for n in shape}
-    free = {n for n in lengths if _is_free(function, variant, n)}
+    # Those of a rule under an activation stay as they are.
+    called = function if isinstance(function, Function) else None
+    free = {n for n in lengths if called is not None and _is_free(called, variant, n)}
     return {f: tuple(None if n in free else n for n in v) for f, v in shapes.items()}
 
 

@@ -20,6 +20,7 @@ from ...core.functions.arguments import Layout, flatten, owner_of, replace_at, u
 from ...core.functions.binding import assemble
 from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.decision import ELSEWHERE
+from ...core.functions.function import FunctionBase
 from ...core.functions.gradients import match_gradients
 from ...core.functions.recipe import GraphSource, OpaqueCalls, Options, Recipe, Recorded, Variant
 from ...core.ir.op import FLOATS, dtype_name
@@ -42,7 +43,7 @@ from ..functions.calls.arguments import one_backend
 from ..functions.calls.as_written import tensors_among
 from ..functions.calls.parameters import signature_of
 from ..functions.custom_gradient import refuse_rule
-from ..functions.function import Function
+from ..functions.function import Function, as_function
 from ..lowering.plain_functions import PlainFunctions, without_autodiff
 from .guest_function import GuestFunction, LatestOutputs, OutputTree, Trials, cross
 
@@ -406,7 +407,7 @@ def call_activation(
 
 
 def _call_leaves(
-    function: Function,
+    function: FunctionBase,
     layout: Layout,
     leaves: Sequence[Any],
     host: Backend,
@@ -416,7 +417,7 @@ def _call_leaves(
     tensors = [leaves[i] for i in tensors_among(layout, leaves)]
     variant = find_variant(function, layout, leaves)
     if variant is None:
-        guest_function = _make_uncaptured(function, guest, layout, leaves)
+        guest_function = _make_uncaptured(as_function(function), guest, layout, leaves)
         outputs = cross(host, guest_function, tuple(tensors))
         tree = guest_function.latest.tree
         assert tree is not None  # the bridge ran the code, or inferred what it returns
@@ -430,7 +431,7 @@ def _call_leaves(
     return assemble(variant, cross(host, guest_function, tuple(tensors)))
 
 
-def find_variant(function: Function, layout: Layout, leaves: Sequence[Any]) -> Variant | None:
+def find_variant(function: FunctionBase, layout: Layout, leaves: Sequence[Any]) -> Variant | None:
     """Return a Function's graphs for these arguments; None: it runs as it is."""
     if function.native is True:
         return None
@@ -442,7 +443,9 @@ def find_variant(function: Function, layout: Layout, leaves: Sequence[Any]) -> V
         return None
 
 
-def find_plain_functions(function: Function, variant: Variant, guest: Backend) -> PlainFunctions:
+def find_plain_functions(
+    function: FunctionBase, variant: Variant, guest: Backend
+) -> PlainFunctions:
     graphs = variant.graphs
 
     def lower() -> tuple[PlainFunctions, dict[str, str]]:
@@ -455,7 +458,7 @@ def find_plain_functions(function: Function, variant: Variant, guest: Backend) -
 
 
 def make_guest_function(
-    function: Function,
+    function: FunctionBase,
     variant: Variant,
     plain_functions: PlainFunctions,
     guest: Backend,
@@ -508,10 +511,10 @@ def make_guest_function(
 MOST_LAYOUTS = 256
 _lock = make_lock()
 # By Function, which this keeps no longer alive.
-_trials: weakref.WeakKeyDictionary[Function, dict[Any, Trials]] = weakref.WeakKeyDictionary()
+_trials: weakref.WeakKeyDictionary[FunctionBase, dict[Any, Trials]] = weakref.WeakKeyDictionary()
 
 
-def _trials_of(function: Function, key: Any) -> Trials:
+def _trials_of(function: FunctionBase, key: Any) -> Trials:
     with _lock:
         by_layout = _trials.setdefault(function, {})
         # Only a cache: it is emptied when it is full.

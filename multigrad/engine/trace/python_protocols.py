@@ -16,7 +16,6 @@ from ...core.ir.op import Op
 from ...core.trace.trace import BRANCHES, apply
 from ...core.trace.xp.symbol import Symbol
 from .assertions import asserted
-from .code_trace import CodeTrace
 
 STANDARD = os.path.dirname(os.__file__)
 # Files of ours that ask on behalf of the user's code, as the stand-ins for builtins do; they add
@@ -55,7 +54,6 @@ class Answers(Symbol):
     """The protocols of a symbolic value, except for arithmetic, in code that is not plain."""
 
     __slots__ = ()
-    trace: CodeTrace
 
     def __bool__(self) -> bool:
         if self.node.type.kind == "tensor":

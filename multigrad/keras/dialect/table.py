@@ -23,7 +23,7 @@ from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
 
 from multigrad.core.ir.op import FLOATS, FLOATS_OF_16_BITS, INT32, WHOLE, T, is_float
 from multigrad.core.support.trees import optree
-from multigrad.core.trace.trace import Trace, Value, cast, dtype_name
+from multigrad.core.trace.trace import Value, cast, dtype_name
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture.copies.substitute import substitute
 from multigrad.engine.capture.dialect import (
@@ -43,6 +43,7 @@ from multigrad.engine.capture.foreign_calls import Interception, symbols_in
 from multigrad.engine.capture.meanings import composites, control_flow, creation, parts
 from multigrad.engine.capture.name_tables import Library
 from multigrad.engine.capture.user_code.libraries import is_library_file
+from multigrad.engine.trace.code_trace import CodeTrace
 
 from . import arrays
 from .backend import TYPES, compute_at_once, find_traced
@@ -257,7 +258,7 @@ def autocasting(layer: Any) -> AbstractContextManager[Any]:
     return AutocastScope(layer.compute_dtype if casts else None)
 
 
-def as_read(layer: Any, name: str, value: Any, trace: Trace) -> Any:
+def as_read(layer: Any, name: str, value: Any, trace: CodeTrace) -> Any:
     """Return what a layer reads as an attribute: a variable in the scope's dtype, if it is cast."""
     scope = get_autocast_scope()
     if isinstance(value, list) and any(isinstance(each, Value) for each in value):
@@ -276,7 +277,7 @@ def as_read(layer: Any, name: str, value: Any, trace: Trace) -> Any:
     return cast(value, scope.dtype) if flags != {False} and is_float(value.node.type) else value
 
 
-def call_own(self: Any, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_own(self: Any, trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if hasattr(self, "_nodes_by_depth"):
         return call_graph(self, trace, *args)
     if isinstance(self, keras.Sequential):
@@ -308,7 +309,7 @@ def call_own(self: Any, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, A
     return result
 
 
-def refuse_masks(operations: Sequence[Any], trace: Trace) -> None:
+def refuse_masks(operations: Sequence[Any], trace: CodeTrace) -> None:
     for each in operations[:-1]:
         # such layers pass a mask of steps to later layers, together with the result
         if isinstance(each, keras.layers.Masking) or getattr(each, "mask_zero", False):
@@ -323,7 +324,7 @@ def mask_of(x: Any) -> Any:
 BEGINS_A_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
-def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
+def call_graph(self: Any, trace: CodeTrace, inputs: Any) -> Any:
     refuse_masks(self.operations, trace)
 
     def called(operation: Any) -> Callable[..., Any]:

@@ -25,6 +25,7 @@ from ..state import without_modes
 if TYPE_CHECKING:
     from multigrad.core.functions.function import FunctionBase
     from multigrad.core.rules.context import RuleInForce
+    from multigrad.engine.functions.function import Function
 
 READ: Any = dynamo.Namespace()
 MADE = "multigrad_torch.compile.made_activations"
@@ -88,7 +89,7 @@ def apply_activation(
 
 
 @dynamo.disable
-def apply_function(function: FunctionBase, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     is_exported = versions.COMPILES and torch.compiler.is_exporting()
     # Not on detached arguments: the code may write to them.
     with torch.no_grad() if is_exported else nullcontext():

@@ -16,9 +16,9 @@ from typing import Any
 
 from ....core.ir import questions
 from ....core.trace.source import Reading
-from ....core.trace.trace import NeedsConcrete, Trace, setting
+from ....core.trace.trace import NeedsConcrete, setting
 from ....errors import MultigradError, TraceError
-from ...trace.code_trace import lend, note_read
+from ...trace.code_trace import CodeTrace, lend, note_read
 from ..dialect import OwnTrace, find_dialect, register_dialect, registered_dialects, require_dialect
 from ..dialects import numpy as _numpy_dialect  # noqa: F401 - it registers NumPy's table
 from ..foreign_calls import symbols_in
@@ -29,7 +29,7 @@ from .substitute import substitute
 
 
 def run_written_in(
-    library: str, function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any
+    library: str, function: Callable[..., Any], trace: CodeTrace, /, *args: Any, **kwargs: Any
 ) -> Any:
     """Call a function in a trace, replacing what Python hides from symbolic values.
 
@@ -40,7 +40,7 @@ def run_written_in(
 
 
 def run_rule(
-    library: str, function: Callable[..., Any], trace: Trace, /, *args: Any, **params: Any
+    library: str, function: Callable[..., Any], trace: CodeTrace, /, *args: Any, **params: Any
 ) -> Any:
     """Call a rule's function as `run_written_in` does; what calls it does not find by itself what
     it reads.
@@ -52,7 +52,7 @@ def run_rule(
 def run_or_import(
     library: str,
     function: Callable[..., Any],
-    trace: Trace,
+    trace: CodeTrace,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     *,
@@ -77,7 +77,7 @@ def run_or_import(
 
 
 def _substitute_or_import(
-    trace: Trace,
+    trace: CodeTrace,
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -120,7 +120,7 @@ def _substitute_or_import(
         return result
 
 
-def _importer_of(trace: Trace, error: Exception) -> Any:
+def _importer_of(trace: CodeTrace, error: Exception) -> Any:
     """Return the calls of the dialect that may import code whose substitution failed; None: the
     error stands.
 

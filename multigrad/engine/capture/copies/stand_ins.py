@@ -27,10 +27,10 @@ import numpy as np
 
 from ....core.support.lazy_modules import imported_module
 from ....core.trace.source import OWN
-from ....core.trace.trace import Trace, Value, is_symbolic_tensor
+from ....core.trace.trace import Value, is_symbolic_tensor
 from ....core.trace.xp import all as xp
 from ...trace.assertions import is_searched
-from ...trace.code_trace import Pair
+from ...trace.code_trace import CodeTrace, Pair
 from ..dialect import CHANGES, SWITCHES, Dialect, find_dialect, registered_dialects
 from ..dialects import scipy
 from ..foreign_calls import record_call
@@ -77,7 +77,7 @@ class TextOfClasses(str):
 
     __slots__ = ("_classes", "_trace")
 
-    def __new__(cls, classes: tuple[type, ...], trace: Trace) -> Self:
+    def __new__(cls, classes: tuple[type, ...], trace: CodeTrace) -> Self:
         text = super().__new__(cls, "one of several classes")
         text._classes, text._trace = classes, trace
         return text
@@ -221,7 +221,7 @@ GENERATORS = "numpy.random"
 BUILTIN = ("breakpoint", "input", "open", "print")
 
 
-def refusing(function: Any, reason: str, trace: Trace, name: str = "") -> Callable[..., Any]:
+def refusing(function: Any, reason: str, trace: CodeTrace, name: str = "") -> Callable[..., Any]:
     """Return a stand-in that raises if called, except with a seed or below the logging level."""
     name_shown = name or getattr(function, "__name__", repr(function))
 
@@ -237,7 +237,7 @@ def refusing(function: Any, reason: str, trace: Trace, name: str = "") -> Callab
     return refused
 
 
-def refused_builtins(trace: Trace) -> dict[str, Any]:
+def refused_builtins(trace: CodeTrace) -> dict[str, Any]:
     module = sys.modules["builtins"]
     return {name: refusing(getattr(module, name), AT_ONCE, trace, f"{name}()") for name in BUILTIN}
 
@@ -252,7 +252,7 @@ def is_heard(function: Callable[..., Any], args: tuple[Any, ...]) -> bool:
 class Log:
     """A stand-in for a logger."""
 
-    def __init__(self, logger: Any, trace: Trace) -> None:
+    def __init__(self, logger: Any, trace: CodeTrace) -> None:
         self._logger, self._trace = logger, trace
 
     def __getattr__(self, name: str) -> Any:
@@ -385,7 +385,7 @@ class FunctionStandIn:
     dialect: Dialect
     function: Any
     name: str
-    trace: Trace
+    trace: CodeTrace
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         reason = self.dialect.names.refused.get(self.function)

@@ -28,7 +28,8 @@ from importlib import import_module
 from typing import Any
 
 from ....core.support.trees import STANDS_FOR
-from ....core.trace.trace import Trace, Value
+from ....core.trace.trace import Value
+from ...trace.code_trace import CodeTrace
 from ..foreign_calls import call_by_own_gradient
 from ..meanings.creation import in_trace
 from ..user_code.inspection import (
@@ -61,7 +62,9 @@ RECORDING = tuple(f"{OWN}.{room}" for room in ROOMS)
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), types.CodeType)
 
 
-def substitute(function: Callable[..., Any], trace: Trace, root: str = "") -> Callable[..., Any]:
+def substitute(
+    function: Callable[..., Any], trace: CodeTrace, root: str = ""
+) -> Callable[..., Any]:
     """Return a copy of a rule that sees symbolic values for numbers, helpers included.
 
     A Python function, a bound method, a `functools.partial` or an object with `__call__` is copied
@@ -161,7 +164,7 @@ class _Substitution:
             module of a library with a protocol is replaced only where they name a known function.
     """
 
-    def __init__(self, trace: Trace, root: str) -> None:
+    def __init__(self, trace: CodeTrace, root: str) -> None:
         self.trace = trace
         self.root = root
         self.moved = trace.source.moved

@@ -18,7 +18,8 @@ from typing import Any, Self
 from ....core import ops
 from ....core.ir.graph import Graph, every_node
 from ....core.trace.source import OWN
-from ....core.trace.trace import Trace, Value
+from ....core.trace.trace import Value
+from ...trace.code_trace import CodeTrace
 from ...trace.contents import attributes_of
 from ..user_code.inspection import contents, may_store, nested_codes, tensors_of
 from ..user_code.snapshot import FIXED, Snapshot, has_state, is_state, shown
@@ -29,7 +30,7 @@ OPAQUE = {"SymbolicDType": "dtype", "SymbolicShape": "shape", "SymbolicDevice": 
 
 
 def has_number_from_elsewhere(
-    graphs: Iterable[Graph], trace: Trace, static: Mapping[str, Any]
+    graphs: Iterable[Graph], trace: CodeTrace, static: Mapping[str, Any]
 ) -> bool:
     """Return whether a graph holds a float that the captured source does not contain.
 
@@ -40,7 +41,7 @@ def has_number_from_elsewhere(
 
 
 def numbers_from_elsewhere(
-    graphs: Iterable[Graph], trace: Trace, static: Mapping[str, Any]
+    graphs: Iterable[Graph], trace: CodeTrace, static: Mapping[str, Any]
 ) -> set[float]:
     """Return the floats of graphs that the source does not contain, without their signs."""
     nodes = [node for graph in graphs for node in every_node(graph)]
@@ -65,7 +66,7 @@ def _numbers(values: Iterable[Any]) -> set[float]:
     return magnitudes
 
 
-def find_opaque(trace: Trace, error: Exception) -> str:
+def find_opaque(trace: CodeTrace, error: Exception) -> str:
     """Return the fact that replaces the symbol which a library could not take, "" for none."""
     word = next((word for word in OPAQUE if word in str(error)), "")
     if not word and trace.facts.gives_dtype and isinstance(error, TypeError):
@@ -93,7 +94,7 @@ class Witness:
     """
 
     def __init__(
-        self, trace: Trace, functions: Iterable[Any] = (), values: Iterable[Any] = ()
+        self, trace: CodeTrace, functions: Iterable[Any] = (), values: Iterable[Any] = ()
     ) -> None:
         self.trace = trace
         self.outside = Snapshot()

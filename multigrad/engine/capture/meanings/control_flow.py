@@ -37,10 +37,10 @@ from ....core.ir.op import (
 from ....core.ops.numerics import as_numpy_dtype
 from ....core.passes.simplify import substitute
 from ....core.support.trees import optree
-from ....core.trace.trace import NeedsConcrete, Trace, Value, cast, known_shape, lift, one_axis
+from ....core.trace.trace import NeedsConcrete, Value, cast, known_shape, lift, one_axis
 from ....core.trace.xp import all as xp
 from ....errors import UnsupportedOp
-from ...trace.code_trace import ask_for
+from ...trace.code_trace import CodeTrace, ask_for
 from ...trace.derived.scans import loop_values
 from .loops import (
     CarriedNumbers,
@@ -304,7 +304,7 @@ def cond(
 
 # --- recording ------------------------------------------------------------------------------------
 def record_turns(
-    trace: Trace,
+    trace: CodeTrace,
     leaves: Sequence[Any],
     rows: Tensors,
     turn: Callable[..., Any],
@@ -331,7 +331,7 @@ def record_turns(
     )
 
 
-def _in_own_words(trace: Trace, value: Value, dtype: str) -> Value:
+def _in_own_words(trace: CodeTrace, value: Value, dtype: str) -> Value:
     # `T`, the input's dtype, and its name are equal only once the dtype is a fact.
     own_dtype = value.node.type.dtype
     if own_dtype == dtype or T not in (own_dtype, dtype):
@@ -342,7 +342,7 @@ def _in_own_words(trace: Trace, value: Value, dtype: str) -> Value:
 
 
 def record_scan(
-    trace: Trace,
+    trace: CodeTrace,
     initial: Tensors,
     rows: Tensors,
     turn: Turn,
@@ -392,7 +392,7 @@ def record_scan(
 
 
 def _record_blocks(
-    trace: Trace, initial: Tensors, rows: Tensors, turn: Turn, reverse: bool, size: int
+    trace: CodeTrace, initial: Tensors, rows: Tensors, turn: Turn, reverse: bool, size: int
 ) -> list[Value]:
     # An outer scan over blocks keeps its carry; an inner one recomputes the turns of a block. The
     # rest of a length that is no multiple of `size` is one shorter block at the end.
@@ -476,7 +476,9 @@ def choose(taken: Any, a: Any, b: Any) -> Any:
     return xp.where(taken, a, b)
 
 
-def _record(trace: Trace, guard: Value, alternative: Callable[[], Any]) -> tuple[list[Any], Any]:
+def _record(
+    trace: CodeTrace, guard: Value, alternative: Callable[[], Any]
+) -> tuple[list[Any], Any]:
     """Record an alternative and return the leaves of its result, and their structure.
 
     What it reads from around it is guarded afterwards.

@@ -21,16 +21,9 @@ from ....core.ir.graph import freeze
 from ....core.ir.op import BOOL, FLOATS, WHOLE, T
 from ....core.passes.facts import BUFFERS
 from ....core.trace.coercion import array_node, is_exact
-from ....core.trace.trace import (
-    Trace,
-    Value,
-    constant,
-    copy_of,
-    dtype_name,
-    is_symbolic_tensor,
-    lift,
-)
+from ....core.trace.trace import Value, constant, copy_of, dtype_name, is_symbolic_tensor, lift
 from ....core.trace.xp import all as xp
+from ...trace.code_trace import CodeTrace
 from ..symbols import SymbolicDType, SymbolicShape, cast, number, own_dtype
 from . import composites
 from .complexes import Complex
@@ -165,7 +158,7 @@ class TraceBound:
         return self.run(None, *args, **kwargs)
 
 
-def in_trace(stand_in: Any, trace: Trace) -> Any:
+def in_trace(stand_in: Any, trace: CodeTrace) -> Any:
     """Return a stand-in, bound to the trace if its result depends on the capture."""
     return partial(stand_in.run, trace) if isinstance(stand_in, TraceBound) else stand_in
 
@@ -174,7 +167,7 @@ def convert(
     function: Callable[..., Any],
     is_copy: bool,
     is_cut: bool,
-    trace: Trace | None,
+    trace: CodeTrace | None,
     /,
     obj: Any,
     *args: Any,
@@ -208,7 +201,7 @@ def convert(
 def create(
     function: Callable[..., Any],
     make: Callable[..., Any],
-    trace: Trace | None,
+    trace: CodeTrace | None,
     /,
     *args: Any,
     **kwargs: Any,
@@ -249,7 +242,7 @@ def create(
 
 
 def typed_options(
-    function: Callable[..., Any], fills: tuple[Any, ...], options: dict[str, Any], trace: Trace
+    function: Callable[..., Any], fills: tuple[Any, ...], options: dict[str, Any], trace: CodeTrace
 ) -> tuple[dict[str, Any], bool]:
     """Return the options with the dtype that the library gives, and whether the dtype is weak.
 
@@ -281,7 +274,7 @@ def is_plain(obj: Any) -> bool:
     return type(obj) in (bool, int, float)
 
 
-def in_dtype_of_input(trace: Trace, obj: Any) -> Any:
+def in_dtype_of_input(trace: CodeTrace, obj: Any) -> Any:
     """Return numbers as a constant of the input's dtype, stored exactly, in float64."""
     array = np.asarray(obj)
     if not array.ndim:
@@ -289,7 +282,7 @@ def in_dtype_of_input(trace: Trace, obj: Any) -> Any:
     return trace.value(array_node(trace.like(), freeze(array.astype(np.float64)), T))
 
 
-def as_buffer(trace: Trace | None, made: Any, *, is_zero: bool = False) -> Any:
+def as_buffer(trace: CodeTrace | None, made: Any, *, is_zero: bool = False) -> Any:
     """Return a created tensor as a symbol of its dtype if the code writes into such ones.
 
     `is_zero`: whether it is to hold zeros, where `empty` has whatever was there.

@@ -25,10 +25,11 @@ from ....core.ir.op import BOOL, INPUT_SHAPE, INT32, SCALAR_SHAPE, UNKNOWN, T, T
 from ....core.passes.simplify import rebuild, simplify, substitute
 from ....core.support.trees import optree
 from ....core.trace.coercion import lift_array
-from ....core.trace.trace import Trace, Value, apply, is_symbolic_tensor, known_shape, lift
+from ....core.trace.trace import Value, apply, is_symbolic_tensor, known_shape, lift
 from ....core.trace.xp import all as xp
 from ...lowering.calls import drop_calls
 from ...ops.loops import keeps
+from ...trace.code_trace import CodeTrace
 from ...trace.derived.scans import asked_of, loop_values
 from .parts import rank
 
@@ -80,7 +81,7 @@ def run_loop(
     return values
 
 
-def _count_operations(trace: Trace | None) -> int:
+def _count_operations(trace: CodeTrace | None) -> int:
     return 0 if trace is None else len(trace.source.locations)
 
 
@@ -102,14 +103,14 @@ def _known_number(value: Any) -> Any:
     return value.node.attr("value") if is_known else value
 
 
-def find_trace(values: Any) -> Trace | None:
+def find_trace(values: Any) -> CodeTrace | None:
     leaves = optree.tree_leaves(values, none_is_leaf=True)
     return next((leaf.trace for leaf in leaves if isinstance(leaf, Value)), None)
 
 
 # --- recorded once a tensor decides ---------------------------------------------------------------
 def record_structured_loop(
-    trace: Trace,
+    trace: CodeTrace,
     values: Sequence[Any],
     goes_on: Callable[..., Any],
     step: Callable[..., Any],
@@ -142,7 +143,7 @@ def record_structured_loop(
 
 
 def record_loop(
-    trace: Trace,
+    trace: CodeTrace,
     initial: Tensors,
     goes_on: Callable[[Tensors], Value],
     turn: Callable[[Tensors], Tensors],
@@ -201,7 +202,7 @@ class CarriedNumbers:
         dtypes: of each leaf; those of numbers are guesses.
     """
 
-    def __init__(self, trace: Trace, leaves: Sequence[Any]) -> None:
+    def __init__(self, trace: CodeTrace, leaves: Sequence[Any]) -> None:
         self.trace, self.leaves = trace, leaves
         self.dtypes = [guess_dtype(trace, leaf) for leaf in leaves]
 
@@ -231,20 +232,20 @@ class CarriedNumbers:
         return [as_tensor(self.trace, x, d) for x, d in zip(leaves, self.dtypes, strict=True)]
 
 
-def guess_dtype(trace: Trace, leaf: Any) -> str:
+def guess_dtype(trace: CodeTrace, leaf: Any) -> str:
     """Return the dtype of a leaf; for a number, the dtype of its kind."""
     type_ = (leaf.node if isinstance(leaf, Value) else lift(trace, leaf)).type
     kinds = {"bool": BOOL, "int": INT32, "float": T}
     return type_.dtype if type_.kind == "tensor" else kinds[type_.dtype]
 
 
-def as_tensor(trace: Trace, leaf: Any, dtype: str) -> Value:
+def as_tensor(trace: CodeTrace, leaf: Any, dtype: str) -> Value:
     """Return a leaf as a tensor; a number gets the given dtype."""
     value = leaf if isinstance(leaf, Value) else trace.value(lift(trace, leaf))
     return filled(trace, value, dtype, ()) if value.node.type.kind == "scalar" else value
 
 
-def filled(trace: Trace, number: Value, dtype: str, like: Value | Sequence[int]) -> Value:
+def filled(trace: CodeTrace, number: Value, dtype: str, like: Value | Sequence[int]) -> Value:
     # Shaped like another or by lengths. Unlike `xp.full_like` it takes integer dtypes too.
     if isinstance(like, Value):
         return apply(ops.FULL_LIKE, like, number, dtype=dtype)
@@ -292,14 +293,14 @@ def check_types_kept(types: Sequence[Type], after: Tensors) -> None:
             raise TypeError(f"a loop that carries {type_}, and {type_after} after a turn")
 
 
-def count_effects(trace: Trace) -> tuple[int, int]:
+def count_effects(trace: CodeTrace) -> tuple[int, int]:
     """Return how many assertions and draws are recorded, which the turns of a loop cannot make."""
     return len(trace.limits.assumed), trace.draws
 
 
 @contextmanager
 def carried_symbols(
-    trace: Trace, initial: Tensors, types: Sequence[Type], rows: int = 0
+    trace: CodeTrace, initial: Tensors, types: Sequence[Type], rows: int = 0
 ) -> Iterator[list[Value]]:
     """Yield symbols of these types for the carry during a turn.
 
@@ -328,7 +329,7 @@ def carried_symbols(
             trace.facts.pop(f"ndim:{name}", None)
 
 
-def find_constants(trace: Trace, carry: Sequence[Node], results: Sequence[Node]) -> list[Node]:
+def find_constants(trace: CodeTrace, carry: Sequence[Node], results: Sequence[Node]) -> list[Node]:
     """Return the nodes that the results read from around the loop, without known numbers; TypeError
     for a random key.
     """
@@ -365,7 +366,7 @@ def make_inputs(
 
 
 def make_region(
-    name: str, inputs: Mapping[Node, Node], outputs: Sequence[Node], trace: Trace
+    name: str, inputs: Mapping[Node, Node], outputs: Sequence[Node], trace: CodeTrace
 ) -> Region:
     """Return the graph of outputs from inputs, by the nodes that these replace."""
     recorded = Graph(name, (), tuple(outputs), trace.source.locations)

@@ -20,9 +20,9 @@ import numpy as np
 
 from ....core.backend.discovery import backend_of
 from ....core.trace.lookups import Telling
-from ....core.trace.trace import Trace
 from ....errors import BackendNotFound
 from ...trace.assertions import MATCHES, is_call_of
+from ...trace.code_trace import CodeTrace
 from ..dialect import find_dialect, registered_dialects
 
 
@@ -168,7 +168,7 @@ def tensors_of(function: types.FunctionType) -> Iterator[tuple[Any, OutsideTenso
         yield from _inside(value, value, "", lambda value=value: value)
 
 
-def note_constants(trace: Trace, module: types.ModuleType, name: str) -> None:
+def note_constants(trace: CodeTrace, module: types.ModuleType, name: str) -> None:
     """Note a module's value: a number such as pi, or the tensors in it."""
     value = getattr(module, name)
     if type(value) is float:
@@ -305,7 +305,7 @@ def is_dispatching(value: Any) -> bool:
     return isinstance(value, types.FunctionType) and value.__code__ is DISPATCHING
 
 
-def asks_for_class(trace: Trace, reader: types.FrameType) -> bool:
+def asks_for_class(trace: CodeTrace, reader: types.FrameType) -> bool:
     """Return whether user code, a `match`, a dispatch or the library's `isinstance` reads
     `__class__`; `reader` is the innermost frame of Python code. A library's C code that user code
     calls gets the symbol's own class: told that it is a tensor, it would read its memory.

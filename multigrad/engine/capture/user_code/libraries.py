@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 from ....core.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from ....core.support.installed import required_by
 from ....core.trace.source import CODE, OWN, TENSORS, Reading
-from ....core.trace.trace import NeedsConcrete, Trace, setting
+from ....core.trace.trace import NeedsConcrete, setting
 from ....errors import MultigradError, RuleValueError
-from ...trace.code_trace import LENT, NOBODY, OPEN, lend
+from ...trace.code_trace import LENT, NOBODY, OPEN, CodeTrace, lend
 from ..dialect import registered_dialects
 from .inspection import held_around, mentioned, paths_in, plain_function
 
@@ -188,7 +188,7 @@ def _functions_read(function: types.FunctionType) -> Iterator[Any]:
             space = vars(value) if isinstance(value, types.ModuleType) else {}
 
 
-def library_for(trace: Trace, method: str) -> str:
+def library_for(trace: CodeTrace, method: str) -> str:
     """Return the library whose methods a tensor has, for a method that differs between libraries;
     RuleValueError if the code may be written in several.
     """
@@ -328,7 +328,7 @@ def read_as_meant(
 
 
 @contextmanager
-def written_in(trace: Trace, libraries: tuple[str, ...]) -> Iterator[None]:
+def written_in(trace: CodeTrace, libraries: tuple[str, ...]) -> Iterator[None]:
     """Read the methods that are called in this block as those of a library, or of one of several.
 
     Captures enter it around the user's code, once `reading_of` or the user has named libraries.

@@ -28,8 +28,9 @@ import numpy as np
 from ....core.backend.discovery import backend_of
 from ....core.ir.op import BOOL, FLOATS, WHOLE, dtype_name
 from ....core.trace.identity import Same, is_plain, value_key
-from ....core.trace.trace import Trace, Value
+from ....core.trace.trace import Value
 from ....errors import BackendNotFound, RuleTypeError
+from ...trace.code_trace import CodeTrace
 from ...trace.contents import attributes_of
 from ..dialect import load_dialects, registered_dialects
 from .inspection import held_around, mentioned, nested_codes
@@ -304,7 +305,7 @@ class FilledCopy:
         clone.__kwdefaults__, clone.__module__ = function.__kwdefaults__, function.__module__
         return self._copies.setdefault(id(function), clone)
 
-    def mention(self, trace: Trace) -> None:
+    def mention(self, trace: CodeTrace) -> None:
         """Let messages name lines of the user's classes."""
         copies = self._copies.values()
         for kind in {type(each) for each in copies if not isinstance(each, list | tuple | dict)}:

@@ -39,8 +39,9 @@ from ....core.support.lazy_modules import imported_module
 from ....core.support.trees import optree
 from ....core.trace.identity import is_plain
 from ....core.trace.source import STATE
-from ....core.trace.trace import Trace, Value
+from ....core.trace.trace import Value
 from ....errors import BackendNotFound
+from ...trace.code_trace import CodeTrace
 from ...trace.contents import attributes_of
 from ..dialect import registered_dialects
 from .inspection import (
@@ -254,7 +255,7 @@ class Snapshot:
 
 
 @contextmanager
-def noting_state(trace: Trace | None, values: Sequence[Any]) -> Iterator[None]:
+def noting_state(trace: CodeTrace | None, values: Sequence[Any]) -> Iterator[None]:
     """Note in a capture that a backward within changes what forward has made for it, and undo it:
     each of several runs is the first.
     """

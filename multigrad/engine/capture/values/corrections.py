@@ -18,8 +18,9 @@ from typing import Any
 from ....core import ops
 from ....core.ir.graph import Node
 from ....core.ir.op import BOOL, FLOATS, PER_ELEMENT, WHOLE, Op, T
-from ....core.trace.trace import NeedsConcrete, Trace, Value
+from ....core.trace.trace import NeedsConcrete, Value
 from ....core.trace.xp import all as xp
+from ...trace.code_trace import CodeTrace
 from ..meanings.places import Extremes
 from ..symbols import (
     cast_in_graph,
@@ -101,7 +102,7 @@ def agree(leaves: Sequence[Any], answer: Answer) -> bool:
     return not [x for x, leaf_type in pairs if is_tensor_of_other_dtype(x, leaf_type.dtype)]
 
 
-def corrected(trace: Trace, call: LibraryCall, result: Any, answer: Answer) -> Any:
+def corrected(trace: CodeTrace, call: LibraryCall, result: Any, answer: Answer) -> Any:
     """Return a result in the library's dtypes: cast where exact, else made of cast operands.
 
     Raises:
@@ -136,7 +137,7 @@ def _recast(x: Any, dtype: str) -> Any:
     return cast_in_graph(x.trace.value(node), dtype)
 
 
-def _shown(trace: Trace, dtype: str) -> str:
+def _shown(trace: CodeTrace, dtype: str) -> str:
     return str(trace.facts.get("dtype", "the input's dtype")) if dtype == T else dtype
 
 

@@ -45,9 +45,16 @@ from ....core.passes.facts import LIBRARY, ON_NUMBERS, needed_rank
 from ....core.trace.coercion import cast_node
 from ....core.trace.lookups import note
 from ....core.trace.source import AUTOCAST, TENSORS
-from ....core.trace.trace import NeedsConcrete, Trace, Value, known_shape
+from ....core.trace.trace import NeedsConcrete, Value, known_shape
 from ....errors import BackendNotFound
-from ...trace.code_trace import OF_CODE, OF_TENSORS, UNDECIDED, meet_numpy, rely_on_library
+from ...trace.code_trace import (
+    OF_CODE,
+    OF_TENSORS,
+    UNDECIDED,
+    CodeTrace,
+    meet_numpy,
+    rely_on_library,
+)
 from ..dialect import find_dialect
 from ..meanings.places import Extremes
 from ..symbols import Number, SymbolicDevice, SymbolicDType, is_number, is_tensor, own_dtype
@@ -94,7 +101,7 @@ class LibraryTypes:
         weak: tensors whose dtype gives way, in libraries that have such.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: CodeTrace) -> None:
         self.trace = trace
         self.unconfirmed: dict[str, None] = {}
         self.weak: set[Node] = set()
@@ -510,7 +517,7 @@ class LibraryTypes:
 
 
 # --- whose dtypes a call shows the code to have, where it mentions no framework -------------------
-def meet_call(trace: Trace, arguments: Any) -> None:
+def meet_call(trace: CodeTrace, arguments: Any) -> None:
     """Note what the arguments of a call tell about the library of the code."""
     if trace.reading.owner not in UNDECIDED:  # as in most code
         return
@@ -524,7 +531,7 @@ def meet_call(trace: Trace, arguments: Any) -> None:
             raise NeedsConcrete(LIBRARY)
 
 
-def _depends_on_library(trace: Trace, arguments: Any) -> bool:
+def _depends_on_library(trace: CodeTrace, arguments: Any) -> bool:
     """Return whether libraries may give other dtypes for this call."""
     if trace.reading.owner == TENSORS and LIBRARY in trace.facts:
         return False  # the library is known by now

@@ -25,11 +25,12 @@ from ....core.ir import op as results
 from ....core.ir.graph import Graph, Node, make_node
 from ....core.ir.op import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Shape, is_float, keeps_rank
 from ....core.passes.simplify import COPY, simplify
-from ....core.trace.trace import NeedsConcrete, Trace, Value, cast_node, copy_of, made_in_memory
+from ....core.trace.trace import NeedsConcrete, Value, cast_node, copy_of, made_in_memory
 from ....core.trace.xp import all as xp
 from ...ops.indexing import as_index
 from ...passes.memory import KEPT, OWN, in_memory, may_share
 from ...passes.residuals import mark_output
+from ...trace.code_trace import CodeTrace
 from ..taken_gradients import carries_gradient
 from . import indexing
 
@@ -402,7 +403,7 @@ def _is_cotangent(node: Node) -> bool:
     return node.op is ops.INPUT and node.attr("name").startswith("grad_out")
 
 
-def _is_made_contiguous(trace: Trace, node: Node) -> bool:
+def _is_made_contiguous(trace: CodeTrace, node: Node) -> bool:
     if node.type.kind == "scalar":
         return True
     if node.op is ops.INPUT:

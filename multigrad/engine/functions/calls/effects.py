@@ -22,7 +22,7 @@ from ....core.lowering.derivatives import replay
 from ....core.passes.simplify import ALIAS, COPY, PASSING, passed
 from ....core.support.threads import set_within
 from ....core.support.trees import optree
-from ....core.trace.trace import Trace, Value, setting
+from ....core.trace.trace import Value, setting
 from ....core.trace.xp import all as xp
 from ....errors import TraceError
 from ...capture.dialect import registered_dialects
@@ -30,6 +30,7 @@ from ...capture.values.memory import root_of
 from ...capture.values.tracer import V
 from ...lowering.calls import route_gradient
 from ...passes.memory import in_memory, owner_of_memory
+from ...trace.code_trace import CodeTrace
 
 
 # --- updates of arguments in place ----------------------------------------------------------------
@@ -77,7 +78,7 @@ def assign(symbol: V, value: Value) -> None:
 
 
 def put_updates(
-    trace: Trace,
+    trace: CodeTrace,
     updates: Sequence[Update],
     graph: Graph,
     inputs: Mapping[str, Any],
@@ -111,7 +112,9 @@ def put_updates(
 PLAIN = (bool, int, float, str, type(None))
 
 
-def find_notes(trace: Trace, inputs: Mapping[str, Any], outputs: Sequence[Any]) -> tuple[Note, ...]:
+def find_notes(
+    trace: CodeTrace, inputs: Mapping[str, Any], outputs: Sequence[Any]
+) -> tuple[Note, ...]:
     """Return the attributes that the code has set on its arguments and on its outputs."""
     holders: dict[str | int, Any] = {**inputs, **dict(enumerate(outputs))}
     holders = {key: value for key, value in holders.items() if isinstance(value, Value)}
@@ -141,7 +144,7 @@ def find_notes(trace: Trace, inputs: Mapping[str, Any], outputs: Sequence[Any]) 
 
 
 def put_notes(
-    trace: Trace,
+    trace: CodeTrace,
     notes: Sequence[Note],
     graph: Graph,
     values: Mapping[str, Any],

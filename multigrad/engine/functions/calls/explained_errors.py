@@ -10,15 +10,16 @@ from types import FrameType
 from ....core.functions.arguments import Layout
 from ....core.functions.capture_errors import NotCaptured
 from ....core.ir.graph import Location
-from ....core.trace.trace import NeedsConcrete, Trace
+from ....core.trace.trace import NeedsConcrete
 from ....errors import TraceError
 from ...capture.copies.witness import find_opaque
+from ...trace.code_trace import CodeTrace
 
 # The names of our classes for symbols, which a library's message may contain.
 INTERNAL = re.compile(r"\b(multigrad|Attributed|Item|Picked|Size|Symbolic\w+|V|Value)\b")
 
 
-def explain(trace: Trace, layout: Layout, error: Exception) -> NeedsConcrete | NotCaptured:
+def explain(trace: CodeTrace, layout: Layout, error: Exception) -> NeedsConcrete | NotCaptured:
     """Return the error that explains an exception raised where the user's code met a symbol."""
     opaque = find_opaque(trace, error)
     facts = _facts_for(opaque, layout) - trace.facts.keys() if opaque else set()
@@ -43,7 +44,7 @@ def _facts_for(kind: str, layout: Layout) -> set[str]:
     return {"shape", *(f"shape:{leaf.name}" for leaf in layout.tensors[1:])}
 
 
-def find_place(trace: Trace, error: Exception) -> tuple[str, int] | None:
+def find_place(trace: CodeTrace, error: Exception) -> tuple[str, int] | None:
     """Return the file and the line of the user's code in a traceback, the innermost."""
     place = None
     for frame, line in traceback.walk_tb(error.__traceback__):
@@ -52,7 +53,7 @@ def find_place(trace: Trace, error: Exception) -> tuple[str, int] | None:
     return place
 
 
-def is_users_own(trace: Trace, error: BaseException) -> bool:
+def is_users_own(trace: CodeTrace, error: BaseException) -> bool:
     """Return whether an exception comes from a `raise` statement of the user's."""
     tb = error.__traceback__
     while tb is not None and tb.tb_next is not None:
@@ -64,6 +65,6 @@ def is_users_own(trace: Trace, error: BaseException) -> bool:
     return dis.opname[operation] == "RAISE_VARARGS"
 
 
-def _is_users(trace: Trace, frame: FrameType) -> bool:
+def _is_users(trace: CodeTrace, frame: FrameType) -> bool:
     # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
     return any(frame.f_code is code for code in trace.source.codes)

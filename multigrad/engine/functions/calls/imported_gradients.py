@@ -20,11 +20,12 @@ from ....core.support.threads import set_within
 from ....core.support.trees import Tensor, optree
 from ....core.trace.coercion import cast_node
 from ....core.trace.source import ORDERS
-from ....core.trace.trace import Trace, Value
+from ....core.trace.trace import Value
 from ....core.trace.xp import all as xp
 from ....errors import GradientError
 from ...lowering.tangents import tangent_name
 from ...passes.residuals import mark_output, without_stops
+from ...trace.code_trace import CodeTrace
 
 
 # --- tangent rules of authors' own (`jax.custom_jvp`, a torch class's `jvp`), as graphs -----------
@@ -43,7 +44,7 @@ class Pushed:
     is_first: bool = False
 
 
-def make_tangent(trace: Trace, position: int, argument: Any) -> Value | None:
+def make_tangent(trace: CodeTrace, position: int, argument: Any) -> Value | None:
     """Return a symbol for an argument's tangent, of its shape; None where it has no tangent."""
     type_ = argument.node.type if isinstance(argument, Value) else None
     if type_ is None or type_.kind != "tensor" or not is_float(type_):
@@ -54,7 +55,7 @@ def make_tangent(trace: Trace, position: int, argument: Any) -> Value | None:
 
 
 def tangent_graph(
-    trace: Trace,
+    trace: CodeTrace,
     rule: Pushed,
     inputs: Sequence[Node],
     tensors: Sequence[str],

@@ -30,7 +30,7 @@ from ....core.ir.op import DTYPES, FLOAT_SCALAR, FLOATS, INTEGERS, KEY, UNKNOWN,
 from ....core.lowering.derivatives import draw_in, replay
 from ....core.lowering.function_graph import OWN_NAMES, FunctionGraph, numbered
 from ....core.support.trees import optree
-from ....core.trace.trace import NeedsConcrete, Trace, Value
+from ....core.trace.trace import NeedsConcrete, Value
 from ....errors import TraceError
 from ...lowering.checks import format_lengths
 from ...lowering.cuts import without_needless_marks
@@ -49,6 +49,7 @@ from ...passes.serialize import (
     read_name,
     read_text,
 )
+from ...trace.code_trace import CodeTrace
 from ..calls.arguments import read_layout
 from .format import MOST_DOC, Data, decode_arrays
 
@@ -111,7 +112,7 @@ def recipe_of_document(saved: SavedFunction) -> Recipe:
 def _record(
     saved: SavedFunction,
     signature: inspect.Signature,
-    trace: Trace,
+    trace: CodeTrace,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Recorded:
@@ -147,7 +148,7 @@ def _record(
 
 
 def _choose(
-    saved: SavedFunction, trace: Trace, layout: Layout, arguments: Mapping[str, Any]
+    saved: SavedFunction, trace: CodeTrace, layout: Layout, arguments: Mapping[str, Any]
 ) -> Variant:
     candidates = [form for form in saved.forms if _takes(form, layout, arguments)]
     nodes = {name: value.node for name, value in arguments.items() if isinstance(value, Value)}

@@ -25,7 +25,7 @@ from ....core.support.params import Range
 from ....core.support.pickles import pickled
 from ....core.trace.active_rules import Moving
 from ....core.trace.identity import value_key
-from ....core.trace.trace import NeedsConcrete, Trace, Value
+from ....core.trace.trace import NeedsConcrete, Value
 from ....errors import FormatError, MultigradError, RuleValueError, TraceError
 from ...lowering.calls import drop_calls
 from ...passes.serialize import (
@@ -45,6 +45,7 @@ from ...passes.serialize import (
     read_text,
 )
 from ...support.shards import Shards
+from ...trace.code_trace import CodeTrace
 from .format import MOST_DOC, check_plain, clean, decode_arrays, seal
 from .functions import FORM_FIELDS, find_fitting
 from .versions import OVER, RULE_FIELDS, from_version_1, rule_form
@@ -248,7 +249,7 @@ class SavedRule:
         return rule(ctx, grad_out, tin, **params)
 
     def record(
-        self, trace: Trace, grad_out: Value, tin: Value | None, params: Mapping[str, Any]
+        self, trace: CodeTrace, grad_out: Value, tin: Value | None, params: Mapping[str, Any]
     ) -> Any:
         """Record the graph that fits in a capture, and return the gradient."""
         inputs: dict[str, Any] = {"grad_out": grad_out, **({} if tin is None else {"tin": tin})}
@@ -265,7 +266,7 @@ class SavedRule:
         (graph,), keys = draw_in(trace, self._choose(trace, tin is not None))
         return replay(trace, graph, {**inputs, **keys})[0]
 
-    def _choose(self, trace: Trace, has_tin: bool) -> Graph:
+    def _choose(self, trace: CodeTrace, has_tin: bool) -> Graph:
         forms = [form for form in self.forms if form.has_tin is has_tin]
         if not forms:
             without = "" if has_tin else "out"
@@ -293,7 +294,7 @@ def _parameter(param: RuleParam) -> inspect.Parameter:
     return inspect.Parameter(param.name, kind, default=param.default, annotation=annotation)
 
 
-def _check_fixed(trace: Trace, name: str, saved: Any, value: Any) -> None:
+def _check_fixed(trace: CodeTrace, name: str, saved: Any, value: Any) -> None:
     if isinstance(value, Value):
         if value.node.op is not ops.CONST:
             raise NeedsConcrete(f"param:{name}")

@@ -25,10 +25,10 @@ from ....core.rules.signature import name_of, refuse_class
 from ....core.support.params import P, R
 from ....core.support.records import cached_property
 from ....core.support.trees import Tensor, optree
-from ....core.trace.trace import Trace
 from ....core.trace.xp import all as xp
 from ....errors import GradientError
 from ...capture.copies.run_or_import import run_written_in
+from ...trace.code_trace import CodeTrace
 from ..calls.parameters import signature_of
 from ..custom_gradient import function, refuse_rule
 from ..function import Function
@@ -204,7 +204,7 @@ class Equation:
             x = self.solution(args, kwargs)
             return Recorded(x, lambda u: as_gradients(*self.pull(u, x, args, kwargs)))
 
-        def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        def record(trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
             x = self.record_solver(trace, args, kwargs)
             return Recorded(
                 x, lambda u: as_gradients(*self.pull_once(u, x, args, kwargs)), keeps_output=True
@@ -227,7 +227,9 @@ class Equation:
         )
 
     # --- forward: x -------------------------------------------------------------------------------
-    def record_solver(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
+    def record_solver(
+        self, trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Tree:
         return run_written_in(self.residual.library, self.solver, trace, *args, **kwargs)
 
     def solution(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
@@ -333,7 +335,7 @@ class Equation:
         def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
             return Recorded(args[0], lambda u: (None, *self.pull(u, *args)))
 
-        def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        def record(trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
             return Recorded(args[0], lambda u: (None, *self.pull_once(u, *args)))
 
         functions = (self.solver, self.residual.function)
@@ -395,7 +397,9 @@ class AdjointEquation(Equation):
 
     of: Equation
 
-    def record_solver(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
+    def record_solver(
+        self, trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Tree:
         return self.of.linear_system(*args)[0]
 
     def solution(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:

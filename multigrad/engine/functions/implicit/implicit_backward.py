@@ -19,11 +19,12 @@ from ....core.functions.recipe import Options, Recipe, Recorded, library_of, nev
 from ....core.ir.op import FLOATS_OF_16_BITS, T, is_float
 from ....core.lowering.derivatives import accumulate_all
 from ....core.support.trees import optree
-from ....core.trace.trace import NeedsConcrete, Trace, Value, cast_node
+from ....core.trace.trace import NeedsConcrete, Value, cast_node
 from ....core.trace.xp import all as xp
 from ....errors import GradientError, RuleValueError, suggest
 from ...capture.copies.run_or_import import run_written_in
 from ...capture.meanings.loops import as_tensor, guess_dtype, record_loop
+from ...trace.code_trace import CodeTrace
 
 Tree = Any
 Tensor = Any
@@ -42,7 +43,7 @@ class EquationResidual:
         library: what its author says that it is written in.
     """
 
-    record: Callable[[Trace, Tree, Sequence[Any], Any], Tree]
+    record: Callable[[CodeTrace, Tree, Sequence[Any], Any], Tree]
     function: Callable[..., Any]
     library: str
 
@@ -50,7 +51,7 @@ class EquationResidual:
 def residual_of(function: Callable[..., Any], library: str) -> EquationResidual:
     """Return a residual as the user wrote it."""
 
-    def record(trace: Trace, x: Tree, args: Sequence[Any], kwargs: Any) -> Tree:
+    def record(trace: CodeTrace, x: Tree, args: Sequence[Any], kwargs: Any) -> Tree:
         return run_written_in(library, function, trace, x, *args, **kwargs)
 
     return EquationResidual(record, function, library)
@@ -59,7 +60,7 @@ def residual_of(function: Callable[..., Any], library: str) -> EquationResidual:
 def transposed(of: EquationResidual) -> EquationResidual:
     """Return the residual of the linear system of another: (d residual / d x)^T w + u."""
 
-    def record(trace: Trace, w: Tree, args: Sequence[Any], kwargs: Any) -> Tree:
+    def record(trace: CodeTrace, w: Tree, args: Sequence[Any], kwargs: Any) -> Tree:
         u, x, params, named = args
         outputs = of.record(trace, x, params, named)
         shares = pulled(trace, flat_tree(outputs), flat_tree(w), values_in(x))
@@ -75,7 +76,7 @@ def recipe_of_linear_system(residual: EquationResidual, name: str, how: LinearSo
     `size` is the largest number in the residual. Where it is not solved, w is NaN.
     """
 
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    def record(trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         u, x, params, named = widened(trace, args)
         outputs = residual.record(trace, x, params, named)
         unknowns, residual_leaves = values_in(x), flat_tree(outputs)
@@ -107,7 +108,7 @@ def recipe_of_parameter_pull(residual: EquationResidual, name: str) -> Recipe:
     The result is nested like (args, kwargs).
     """
 
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    def record(trace: CodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         w, x, params, named = widened(trace, args)
         outputs = residual.record(trace, x, params, named)
         leaves, tree = optree.tree_flatten((params, named), none_is_leaf=True)
@@ -174,7 +175,7 @@ class LinearSolver:
 
 
 def solve_linear(
-    trace: Trace, action: Action, b: Tensor, how: LinearSolver, eps: float
+    trace: CodeTrace, action: Action, b: Tensor, how: LinearSolver, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return (w of action(w) = b, iterations, error relative to b, whether it is small enough)."""
     scale = xp.sum(xp.abs(b))
@@ -194,7 +195,7 @@ WINDOW = 20  # directions that GCR keeps
 
 
 def iterate(
-    trace: Trace, start: Sequence[Any], step: Callable[..., Any], least: Tensor, most: int
+    trace: CodeTrace, start: Sequence[Any], step: Callable[..., Any], least: Tensor, most: int
 ) -> Solution:
     """Repeat a step on a carry (w, ..., square of the residual's norm, whether it is stuck)."""
 
@@ -208,7 +209,7 @@ def iterate(
 
 
 def solve_cg(
-    trace: Trace, action: Action, b: Tensor, least: Tensor, most: int, eps: float
+    trace: CodeTrace, action: Action, b: Tensor, least: Tensor, most: int, eps: float
 ) -> Solution:
     """Conjugate gradients: Hestenes and Stiefel 1952; for symmetric definite matrices."""
 
@@ -224,7 +225,7 @@ def solve_cg(
 
 
 def solve_gmres(
-    trace: Trace, action: Action, b: Tensor, least: Tensor, most: int, eps: float
+    trace: CodeTrace, action: Action, b: Tensor, least: Tensor, most: int, eps: float
 ) -> Solution:
     """GCR: the least residual over the last directions (Eisenstat, Elman, Schultz 1983)."""
     # For as many unknowns it gives what GMRES gives. Where a residual leads nowhere, its image is
@@ -260,7 +261,7 @@ def pushed(rows: Tensor, row: Tensor) -> Tensor:
 
 
 def solve_fixed_point(
-    trace: Trace, action: Action, b: Tensor, least: Tensor, most: int, eps: float
+    trace: CodeTrace, action: Action, b: Tensor, least: Tensor, most: int, eps: float
 ) -> Solution:
     """The iteration of a residual x - T(x) or T(x) - x, whose T is a contraction."""
     # One product tells which of the two it is.
@@ -275,7 +276,7 @@ def solve_fixed_point(
 
 
 def solve_directly(
-    trace: Trace, action: Action, b: Tensor, least: Tensor, most: int, eps: float
+    trace: CodeTrace, action: Action, b: Tensor, least: Tensor, most: int, eps: float
 ) -> Solution:
     """Solve by the matrix, one product for each column, and its LU factors."""
     places = xp.cumsum(xp.ones_like(b)) - 1.0
@@ -319,7 +320,7 @@ def guarded(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def loop(
-    trace: Trace,
+    trace: CodeTrace,
     start: Sequence[Any],
     goes_on: Callable[..., Tensor],
     step: Callable[..., Sequence[Tensor]],
@@ -365,7 +366,10 @@ def unflat(vector: Tensor, likes: Sequence[Tensor]) -> list[Tensor]:
 
 
 def pulled(
-    trace: Trace, outputs: Sequence[Value], cotangents: Sequence[Value], targets: Sequence[Value]
+    trace: CodeTrace,
+    outputs: Sequence[Value],
+    cotangents: Sequence[Value],
+    targets: Sequence[Value],
 ) -> list[Value]:
     """Return the cotangents of targets, zeros where no output depends on them."""
     pairs = zip(outputs, cotangents, strict=True)
@@ -378,7 +382,7 @@ def pulled(
         ]
 
 
-def widened(trace: Trace, tree: Any) -> Any:
+def widened(trace: CodeTrace, tree: Any) -> Any:
     """Return a tree in which floats of 16 bits are of 32."""
     first_dtype = dtype_of(trace)
 
@@ -393,7 +397,7 @@ def widened(trace: Trace, tree: Any) -> Any:
     return optree.tree_map(widen, tree, none_is_leaf=True)
 
 
-def dtype_of(trace: Trace) -> str:
+def dtype_of(trace: CodeTrace) -> str:
     if "dtype" not in trace.facts:
         raise NeedsConcrete("dtype")
     return trace.facts["dtype"]

@@ -32,7 +32,7 @@ from ....core.passes.facts import needed_shapes, shape_fact
 from ....core.passes.simplify import simplify
 from ....core.trace.lookups import note
 from ....core.trace.source import BRANCHES, MISSING, NO_GRADIENTS
-from ....core.trace.trace import NeedsConcrete, Trace, Value, constant, known_shape, setting
+from ....core.trace.trace import NeedsConcrete, Value, constant, known_shape, setting
 from ....core.trace.xp import all as xp
 from ....errors import TraceError
 from ...capture.copies.witness import numbers_from_elsewhere
@@ -41,13 +41,13 @@ from ...capture.values.indexing import Picked
 from ...lowering.calls import drop_calls
 from ...passes.memory import without_kept
 from ...passes.residuals import drop_marks
-from ...trace.code_trace import Pair
+from ...trace.code_trace import CodeTrace, Pair
 from ..calls.assumptions import evaluate
 from ..calls.explained_errors import is_users_own
 from ..proof.verdicts import ProofSubject, leave_open
 
 
-def check_tensors(first: Trace, second: Trace) -> None:
+def check_tensors(first: CodeTrace, second: CodeTrace) -> None:
     """Compare the framework's tensors that became constants in two captures."""
     # A tensor that is the same object in both captures comes from outside. Its value must be a
     # fact, because other constants may be computed from it.
@@ -63,7 +63,7 @@ def check_tensors(first: Trace, second: Trace) -> None:
         )
 
 
-def check_draws(trace: Trace, variant: Variant, other: Variant, *, drew: bool) -> None:
+def check_draws(trace: CodeTrace, variant: Variant, other: Variant, *, drew: bool) -> None:
     """Compare the graphs of two captures.
 
     `drew`: a random generator advanced during both, so the code draws from it. One that advanced
@@ -80,7 +80,7 @@ def check_draws(trace: Trace, variant: Variant, other: Variant, *, drew: bool) -
         )
 
 
-def find_difference(trace: Trace, variant: Variant, other: Variant) -> Location | None:
+def find_difference(trace: CodeTrace, variant: Variant, other: Variant) -> Location | None:
     """Return the line of a node that only one of two captured forms has."""
     for graph, other_graph in zip(graphs_of(variant), graphs_of(other), strict=True):
         other_nodes = set(other_graph.nodes)
@@ -90,7 +90,7 @@ def find_difference(trace: Trace, variant: Variant, other: Variant) -> Location 
     return None
 
 
-def find_number(trace: Trace, variant: Variant) -> Location | None:
+def find_number(trace: CodeTrace, variant: Variant) -> Location | None:
     """Return the line of a number or an array that is not in the source: it was drawn."""
     statics = {leaf.name: leaf.value for leaf in variant.layout.leaves if leaf.kind == "static"}
     numbers = numbers_from_elsewhere(graphs_of(variant), trace, statics)
@@ -168,7 +168,7 @@ def missing_choices(count: int) -> Iterator[tuple[int, ...]]:
 
 
 def compare_missing(
-    trace: Trace,
+    trace: CodeTrace,
     pull: Callable[[list[Any]], dict[str, Node]],
     make_missing: Callable[[Any], Any],
     cotangents: list[Any],
@@ -209,7 +209,7 @@ def compare_missing(
 
 
 def is_as_zero(
-    trace: Trace, whole: dict[str, Node], gradients: dict[str, Node], missing: Collection[Node]
+    trace: CodeTrace, whole: dict[str, Node], gradients: dict[str, Node], missing: Collection[Node]
 ) -> bool:
     """Return whether `gradients` equal `whole` where the cotangents `missing` are zero.
 
@@ -266,7 +266,7 @@ def _rebuild(node: Node, operands: Sequence[Node | None]) -> Node | None:
     return make_node(node.op, all_operands, dict(node.attrs), node.type)
 
 
-def are_close(trace: Trace, a: Node | None, b: Node | None) -> bool | None:
+def are_close(trace: CodeTrace, a: Node | None, b: Node | None) -> bool | None:
     """Return whether two values (None: zero) are equal on a sample; None: no sample fits them."""
     # A fixed seed: whether a function is captured must not depend on luck.
     generator = np.random.default_rng(7)
@@ -288,7 +288,7 @@ def are_close(trace: Trace, a: Node | None, b: Node | None) -> bool | None:
     return np.allclose(*values, rtol=TOLERANCE, atol=1e-12, equal_nan=True)
 
 
-def check_output(trace: Trace, output: Any) -> Any:
+def check_output(trace: CodeTrace, output: Any) -> Any:
     """Return an output that is no symbolic value: a number, a word, None."""
     if isinstance(output, bool | int | float | str | type(None)):
         return output
@@ -363,7 +363,7 @@ class BranchPath:
         return self.prescribed + (True,) * (len(self.conditions) - len(self.prescribed))
 
 
-def record_paths(record: Callable[[BranchPath], tuple[Trace, Variant]]) -> Variant:
+def record_paths(record: Callable[[BranchPath], tuple[CodeTrace, Variant]]) -> Variant:
     """Return one variant for all paths through a function's branches.
 
     `record` records it along one path. `NotCaptured` if it cannot, or if they cannot be merged.
@@ -380,7 +380,9 @@ def record_paths(record: Callable[[BranchPath], tuple[Trace, Variant]]) -> Varia
 
 
 def _explore(
-    record: Callable[[BranchPath], tuple[Trace, Variant]], path: BranchPath, counts: Iterator[int]
+    record: Callable[[BranchPath], tuple[CodeTrace, Variant]],
+    path: BranchPath,
+    counts: Iterator[int],
 ) -> Variant:
     # Return the variant for all paths that begin with the prescribed decisions.
     if next(counts) > MAX_PATHS:
@@ -397,7 +399,7 @@ def _explore(
     return variant
 
 
-def _merge_paths(trace: Trace, condition: Node, a: Variant, b: Variant) -> Variant:
+def _merge_paths(trace: CodeTrace, condition: Node, a: Variant, b: Variant) -> Variant:
     # Return a variant that gives a's tensors if the condition holds, b's if not. One graph holds
     # both paths only if they differ in nothing but tensors.
     if (a.outputs, a.fixed, a.assumed) != (b.outputs, b.fixed, b.assumed):
@@ -414,7 +416,7 @@ def _merge_paths(trace: Trace, condition: Node, a: Variant, b: Variant) -> Varia
 
 
 def _merge_graphs(
-    trace: Trace, condition: Node, a: FunctionGraph, b: FunctionGraph
+    trace: CodeTrace, condition: Node, a: FunctionGraph, b: FunctionGraph
 ) -> FunctionGraph:
     if a.is_random or b.is_random or a.undifferentiable != b.undifferentiable:
         raise TypeError("its paths draw, or give gradients to other outputs")
@@ -448,7 +450,7 @@ def _merge_graphs(
     )
 
 
-def _choose(trace: Trace, condition: Value, a: Node | None, b: Node | None) -> Node | None:
+def _choose(trace: CodeTrace, condition: Value, a: Node | None, b: Node | None) -> Node | None:
     # Return where(condition, a, b). Raises `TypeError` if the two differ in kind, dtype or shape,
     # `NeedsConcrete` if their shapes are not known.
     if a is b:

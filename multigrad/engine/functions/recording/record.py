@@ -42,7 +42,7 @@ from ....core.support.threads import set_within
 from ....core.support.trees import optree
 from ....core.trace.lookups import reading
 from ....core.trace.source import ORDERS
-from ....core.trace.trace import NeedsConcrete, Trace, Value, constant, known_shape
+from ....core.trace.trace import NeedsConcrete, Value, constant, known_shape
 from ....core.trace.xp import all as xp
 from ....errors import GradientError, MultigradError, TraceError
 from ...capture.copies.witness import Witness, has_number_from_elsewhere
@@ -139,7 +139,7 @@ def _capture(
     facts: Mapping[str, Any],
     leaves: Sequence[Any],
     path: BranchPath,
-) -> tuple[Trace, Variant]:
+) -> tuple[CodeTrace, Variant]:
     recording = _Recording(recipe, layout, facts, path)
     if leaves:
         gather = partial(gather_facts, recipe.subject, layout=layout, leaves=leaves)

@@ -36,7 +36,7 @@ from ....core.support.trees import Tensor
 from ....core.trace.identity import function_key, items_key
 from ....core.trace.lookups import is_read, look_up_all
 from ....core.trace.source import TENSORS, Reading
-from ....core.trace.trace import NeedsConcrete, Trace, Value, known_shape
+from ....core.trace.trace import NeedsConcrete, Value, known_shape
 from ....errors import DisprovedError, GradientError, RuleTypeError, TraceError
 from ...capture.user_code.libraries import OWN
 from ...capture.user_code.object_state import read_state
@@ -137,6 +137,8 @@ class CapturesUnderCode(CapturesUnder):
         made: the forms, which go with the function, not with the rule.
     """
 
+    forward: ForwardOfCode
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.asked: frozenset[str] = frozenset()
@@ -232,7 +234,7 @@ class ForwardOfCode(Forward):
         graph = Graph(self.name, (tin.node,), (output.node,), trace.source.locations)
         return simplify(drop_calls(graph))
 
-    def _check_output(self, trace: Trace, output: Any) -> Value:
+    def _check_output(self, trace: CodeTrace, output: Any) -> Value:
         if not isinstance(output, Value) or output.node.type.kind != "tensor":
             raise self._misfit(f"a {type(output).__name__}")
         if trace.key is not None:
