@@ -198,6 +198,8 @@ def test_a_check_runs_the_code_as_written(users: Any, monkeypatch: pytest.Monkey
         "def f(x):\n    return x.clip(0, 1) if isinstance(x, np.ndarray) else x.clamp(0, 2)\n",
         "def f(x):\n    return x.std() * (torch.pi if isinstance(x, torch.Tensor) else np.pi)\n",
         "def f(x):\n    return x.repeat(2, 0 if isinstance(x, np.ndarray) else 1)\n",
+        "def f(x):\n    return x.std(0) * (2.0 if torch.is_tensor(x) else 3.0)\n",
+        "def f(x):\n    return x.std(0) * (2.0 if isinstance(x, torch.Tensor) else 3.0)\n",
         "class F:\n    def __call__(self, x):\n        return x / x.std()\nf = F()\n",
         "exec('def f(x):\\n    return x - x.max(0)[0]')\n",  # without a file
     ],

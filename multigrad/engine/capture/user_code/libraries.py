@@ -25,7 +25,7 @@ from ....core.trace.trace import NeedsConcrete, setting
 from ....errors import MultigradError, RuleValueError
 from ...trace.code_trace import LENT, NOBODY, OPEN, CodeTrace, lend
 from ..dialect import registered_dialects
-from .inspection import held_around, mentioned, paths_in, plain_function
+from .inspection import held_around, mentioned, nested_codes, paths_in, plain_function
 
 R = TypeVar("R")
 DIALECTS = registered_dialects()  # a live view: those registered later, too
@@ -212,12 +212,14 @@ def _mentioned_packages(
     notes = map(str, function.__annotations__.values())
     annotated = {word for note in notes for word in re.findall(r"\w+", note)}
     names = [*(name for name, _ in mentioned(function)), *sorted(annotated)]
-    namespace = function.__globals__
+    namespace, asked = function.__globals__, _asked_for_classes(function)
+    names = [name for name in names if name not in asked or name in annotated]
     values = [namespace[name] for name in names if name in namespace]
     cell_contents = held_around(function)
     yield from _packages((*values, *cell_contents))
     yield from _libraries_of_classes((*values, *cell_contents))
-    homes = (str(getattr(value, "__module__", "")) for value in _functions_read(function))
+    read = (value for value in _functions_read(function) if not _asks_for_class(value))
+    homes = (str(getattr(value, "__module__", "")) for value in read)
     yield from filter(_imported_by, homes)
     for name in names:  # imported inside the function
         root = name.partition(".")[0]
@@ -234,6 +236,29 @@ def _mentioned_packages(
                 yield from _mentioned_packages(value, seen)
         elif isinstance(value, types.ModuleType) and _owner(value) == "user":
             yield from _packages(vars(value).values())
+
+
+def _asked_for_classes(function: types.FunctionType) -> set[str]:
+    # The globals by which a function asks whether a value is some framework's, and no more:
+    # `isinstance(x, torch.Tensor)`. Any library's code may ask that.
+    code = function.__code__
+    if not any({"isinstance", "is_tensor"} & {*each.co_names} for each in nested_codes(code)):
+        return set()
+    asks: dict[str, bool] = {}
+    for kind, name, *path in paths_in(code):
+        if kind == "LOAD_GLOBAL":
+            value = functools.reduce(
+                lambda of, at: getattr(of, at, None), path, function.__globals__.get(name)
+            )
+            asks[name] = asks.get(name, True) and _asks_for_class(value)
+    return {name for name, is_asking in asks.items() if is_asking}
+
+
+def _asks_for_class(value: Any) -> bool:
+    frameworks = (dialect for name, dialect in DIALECTS.items() if name != "numpy")
+    if any(value is dialect.tensors.tensor for dialect in frameworks):
+        return True
+    return getattr(value, "__name__", "") == "is_tensor" and package_of(value) in DIALECTS
 
 
 def _libraries_of_classes(values: Iterable[Any]) -> Iterator[str]:
