@@ -526,6 +526,7 @@ def _trials_of(function: FunctionBase, key: Any) -> Trials:
 def _make_uncaptured(
     function: Function, guest: Backend, layout: Layout, leaves: Sequence[Any]
 ) -> GuestFunction:
+    called = as_function(function)
     places = tensors_among(layout, leaves)
     gives_like_input = function.recipe.graphs.gives_like_input
     latest = LatestOutputs(BARE_TENSOR if gives_like_input else None)
@@ -544,12 +545,12 @@ def _make_uncaptured(
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
         args, kwargs = layout.rebuild(replace_at(leaves, places, inputs))
-        flat, nesting = optree.tree_flatten(function(*args, **kwargs), none_is_leaf=True)
+        flat, nesting = optree.tree_flatten(called(*args, **kwargs), none_is_leaf=True)
         return tuple(flat[i] for i in note(flat, nesting).positions)
 
     def keep(*inputs: Tensor) -> Any:
         arguments = replace_at(leaves, places, inputs)
-        flat, nesting, pull_leaves = vjp_leaves(function, arguments, layout.tree, guest)
+        flat, nesting, pull_leaves = vjp_leaves(called, arguments, layout.tree, guest)
         tree = note(flat, nesting)
 
         def pull(*cotangents: Tensor) -> tuple[Tensor | None, ...]:
