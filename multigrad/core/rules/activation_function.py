@@ -211,6 +211,10 @@ class CapturesUnder(Captures):
     def facts(self) -> frozenset[str]:
         return self.rule.facts
 
+    @facts.setter
+    def facts(self, facts: frozenset[str]) -> None:
+        self.rule.facts = facts
+
     def for_facts(
         self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
     ) -> Variant:

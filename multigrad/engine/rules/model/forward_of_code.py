@@ -148,6 +148,10 @@ class CapturesUnderCode(CapturesUnder):
     def facts(self) -> frozenset[str]:
         return self.rule.facts | self.asked | self.forward.reads
 
+    @facts.setter
+    def facts(self, facts: frozenset[str]) -> None:
+        self.rule.facts = facts - self.asked - self.forward.reads
+
     def for_facts(
         self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
     ) -> Variant:
