@@ -95,6 +95,7 @@ def recipe_of_custom(
             is_checked=True,
             fixed_names=fixed_names(function),
             makes_arrays_of_numbers=True,
+            parts_of=function,
         ),
     )
 

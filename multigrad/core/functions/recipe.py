@@ -221,6 +221,7 @@ class ImportedGradient:
         fixed_names: the arguments that its library takes for constants.
         makes_arrays_of_numbers: whether its library makes arrays of its own of Python numbers.
         holds, gather: how it takes objects with tensors as arguments; see `object_function.py`.
+        parts_of: an object that its author may give other rules; None: there is none.
     """
 
     apply: Callable[..., Any]
@@ -234,6 +235,7 @@ class ImportedGradient:
     makes_arrays_of_numbers: bool = False
     holds: Callable[[Any], bool] | None = None
     gather: Callable[..., Any] | None = None
+    parts_of: Any = None
 
 
 @record()

@@ -363,6 +363,12 @@ class MayTakeObjects(Function):
             is_own = name in vars(self) or hasattr(type(self), name)
             if is_own or origin is None:
                 super().__setattr__(name, value)
+            elif callable(part := getattr(origin, name, None)) and part in self.recipe.functions:
+                raise AttributeError(
+                    f"{self.recipe.subject} has been converted: set {name!r} of the class before",
+                    name=name,
+                    obj=self,
+                )
             else:
                 setattr(origin, name, value)
 

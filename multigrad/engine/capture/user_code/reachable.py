@@ -97,7 +97,7 @@ SETTINGS = ("grad", "requires_grad")  # of a tensor, besides its values
 REFLECTING = frozenset(("__dict__", "asdict", "astuple", "dir", "fields", "getmembers", "vars"))
 LOOKING_UP = frozenset(("import_module", "__import__", "modules"))  # modules, by their names
 # The parts of a custom gradient, by which its framework finds them: they may be replaced.
-GIVEN_TO_FRAMEWORKS = {"backward", "bwd", "forward", "fwd", "jvp", "setup_context", "vjp"}
+GIVEN_TO_FRAMEWORKS = {"bwd", "fwd", "jvp"}
 IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 BUILTIN = (type, types.BuiltinFunctionType, types.NotImplementedType, types.EllipsisType, bool)
 WITH_ITEMS = (*CONTAINERS, *SETS)
@@ -125,7 +125,7 @@ def find_reads(
         values: arguments that are no tensors and no numbers.
         takes_defaults: whether the callables' own defaults are read; else they are params.
         runs_as_written: whether their framework runs them where no graph is captured.
-        owner: a class or an object by whose attributes a framework finds the callables.
+        owner: an object by whose attributes a framework finds the callables.
     """
     walk = Walk(callables, values, takes_defaults)
     if owner is not None:

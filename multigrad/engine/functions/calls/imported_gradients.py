@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import FunctionType
 from typing import Any
 
 from ....core import ops
-from ....core.functions.recipe import Recipe
 from ....core.ir.graph import Graph, Node, make_node
 from ....core.ir.op import SCALAR_SHAPE, Type, is_float
 from ....core.passes.simplify import substitute
@@ -231,11 +229,3 @@ def is_same(a: Any, b: Any) -> bool:
         return a.trace is b.trace and a.node is b.node
     # Plain values may be made anew for each call, so their texts decide.
     return a is b or (type(a) is type(b) and repr(a) == repr(b))
-
-
-def owner_of_code(recipe: Recipe) -> Any:
-    """Return the class or object by whose attributes a framework finds a gradient's parts."""
-    if isinstance(recipe.origin, type):
-        return recipe.origin
-    original = None if recipe.imported is None else recipe.imported.apply
-    return None if isinstance(original, FunctionType) else original

@@ -73,7 +73,7 @@ from ..calls.effects import (
     told_apart,
 )
 from ..calls.explained_errors import explain, is_users_own
-from ..calls.imported_gradients import owner_of_code, tangent_graph
+from ..calls.imported_gradients import tangent_graph
 from .derivative import facts_of_inputs, true_derivative
 from .recapture import (
     BranchPath,
@@ -116,7 +116,7 @@ def capture_function(
             [leaf.value for leaf in layout.leaves if leaf.kind == "static"],
             takes_defaults=recipe.noun != "rule",
             runs_as_written=recipe.imported is not None,
-            owner=owner_of_code(recipe),
+            owner=recipe.imported and recipe.imported.parts_of,
         )
     except TraceError as error:
         raise NotCaptured(error) from error.__cause__
