@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from multigrad.core.functions.function import FunctionBase
+
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference"
 # Each public module and its page, or pages.
@@ -146,7 +148,8 @@ def public_names() -> dict[str, str]:
         module, _, name = path.rpartition(".")
         kind = getattr(importlib.import_module(module), name)
         found[path] = page
-        for member, value in vars(kind).items():
+        inherited = vars(FunctionBase) if issubclass(kind, FunctionBase) else {}
+        for member, value in {**inherited, **vars(kind)}.items():
             is_public = not member.startswith("_") and member not in INNER.get(name, ())
             if is_public and (callable(value) or isinstance(value, property)):
                 found[f"{path}.{member}"] = page

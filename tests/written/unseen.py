@@ -33,6 +33,11 @@ class Unseen:
         """Add an item; of a symbol its class, as no symbol may outlive its capture."""
         self.items.append(type(item) if isinstance(item, Value) else item)
 
+    def note_capture(self, value: Any, item: Any = 1) -> None:
+        """Add an item if a value is a symbol: a rule also runs beside its graph."""
+        if isinstance(value, Value):
+            self.items.append(item)
+
     def __len__(self) -> int:
         return len(self.items)
 
