@@ -37,8 +37,10 @@ DATA = {
 # reads, the memory of results, exact decisions, methods of the call's library, slices written in
 # one pass and short tracebacks, which is 106 KB and six files, and for proofs that are shipped,
 # files of version 1, keys of draws and the type of a tensor, which is four files, and for a core
-# that stands alone, whose files left what others need to files beside them: 90 files, 190 KB.
-MOST_FILES, MOST_BYTES = 570, 5_100_000
+# that stands alone, whose files left what others need to files beside them: 90 files, 190 KB, and
+# for what code reads by its own name, strings, patterns and kept methods, and outputs that are
+# written to, which is 10 KB.
+MOST_FILES, MOST_BYTES = 570, 5_104_000
 UNCOUNTED = (
     *("multigrad/core/rules/library/", "multigrad/engine/rules/peers"),
     *("multigrad/core/ops/", "multigrad/engine/ops/"),

@@ -27,7 +27,7 @@ import multigrad as xg
 from multigrad.compat.hook import attach_param_hooks, remove_param_hooks
 from multigrad.engine import random as core
 from multigrad_torch.core import versions
-from multigrad_torch.core.kernels import random
+from multigrad_torch.kernels import random
 
 Tensor: TypeAlias = Any
 MESHES: dict[str, Any] = {}

@@ -156,6 +156,7 @@ def got(x):
 """
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", ["caught", "asked", "got"])
 def test_code_that_looks_for_an_attribute_gets_the_answer_of_the_arguments(
     backend: Any, users: Any, name: str
