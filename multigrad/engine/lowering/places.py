@@ -1,5 +1,5 @@
 """Where emitted code writes: into arrays that are given for outputs, over parts of tensors that
-nothing reads any more, and by masks instead of products.
+nothing reads again, and by masks instead of products.
 """
 
 from __future__ import annotations

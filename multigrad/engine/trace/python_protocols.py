@@ -122,7 +122,7 @@ class Answers(Symbol):
         raise self.trace.error("pickles a tensor. A symbolic tensor holds no numbers")
 
     def lacks(self, name: str) -> bool:
-        """Return whether it shall not have an attribute that its class has, or refuse to say; the
+        """Return whether it is to lack an attribute that its class has, or refuse to say; the
         values of captured code override this.
         """
         return False
