@@ -120,11 +120,12 @@ def describe(handler: Any) -> str:
     """Return the ops that a handler may record, as a cell of a table: one, or its parts."""
     if isinstance(handler, OwnTrace):
         return "by its own code"
-    names: dict[str, None] = {}  # in the order in which its code leads to them
+    names: dict[str, None] = {}
     _collect(handler, names, set())
     if len(names) > 1:
         names.pop("cast", None)  # where a dtype is asked for
-    words = ", ".join(f"`{name}`" for name in names)
+    # What has been loaded decides in which order its code leads to them.
+    words = ", ".join(f"`{name}`" for name in sorted(names))
     return f"composed: {words}" if len(names) > 1 else words or "no op"
 
 
