@@ -14,11 +14,13 @@ import numpy as np
 
 from ....core.ir.op import BOOL, FLOAT8, FLOATS, INT32, INT64, SMALL, WHOLE, T
 from ....core.support.lazy_modules import missing_name_error
-from ....core.trace.trace import NeedsConcrete, Value, dtype_name
+from ....core.trace.trace import NeedsConcrete, dtype_name
 from ....core.trace.xp import all as xp
 from ..meanings import creation
 from ..meanings.control_flow import associative_scan, cond, fori_loop, scan
 from ..symbols import SymbolicDType, SymbolicShape
+
+Tensor = Any
 
 bool, int32, int64 = SymbolicDType(BOOL), SymbolicDType(INT32), SymbolicDType(INT64)
 int8, uint8, int16 = (SymbolicDType(name) for name in SMALL)
@@ -95,7 +97,7 @@ def _of_kind(array: Any, dtype: Any) -> Any:
     return array.astype(np.result_type(array, np.float32)) if name else array
 
 
-def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Value:
+def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """A tensor of one number: of x.shape, or of a static shape.
 
     Examples:
@@ -109,7 +111,7 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
     return _of_kind(np.full(shape, fill_value), dtype)
 
 
-def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Value:
+def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Ones, a constant; as `full`.
 
     Examples:
@@ -119,7 +121,7 @@ def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Value:
     return full(shape, 1.0, dtype=dtype)
 
 
-def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Value:
+def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Zeros, a constant; as `full`.
 
     Examples:
@@ -129,7 +131,7 @@ def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Value:
     return full(shape, 0.0, dtype=dtype)
 
 
-def empty_like(x: Value, *, dtype: Any = None, device: Any = None) -> Value:
+def empty_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Zeros of the shape of x.
 
     Examples:
@@ -204,7 +206,7 @@ def isdtype(dtype: Any, kind: Any) -> Any:
     return kind in (("bool",) if name == BOOL else ("real floating", "numeric"))
 
 
-def vector_norm(x: Value, *, axis: Any = None, keepdims: Any = False, ord: Any = 2) -> Value:
+def vector_norm(x: Tensor, *, axis: Any = None, keepdims: Any = False, ord: Any = 2) -> Tensor:
     """The norm over axes, of any order."""
     return xp.norm(x, axis, keepdims, ord)
 
