@@ -142,7 +142,7 @@ def absolute(x: Tensor) -> Tensor:
 
 
 def rounded(x: Tensor, digits: int | None = None) -> Tensor:
-    """Return what the builtin `round` gives of an array: without digits integers."""
+    """Return an array rounded as by the builtin `round`: to integers if no digits are given."""
     if digits is None:
         raise x.trace.error("rounds an array by round(), to integers of JAX's. Write jnp.round")
     return x.round(digits)

@@ -258,7 +258,7 @@ class Captures:
 
 
 def captures_of(recipe: Recipe, prove: bool, module: str) -> Captures:
-    """Return what a recipe is captured as, which is nothing so far, or that of a rule."""
+    """Return new captures for a recipe: empty ones, or those of the rule that it applies."""
     make = recipe.graphs.captures
     return Captures(recipe, prove, module) if make is None else make(recipe)
 

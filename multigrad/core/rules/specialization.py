@@ -166,7 +166,7 @@ class Specialization:
         return self.form(self.known(has_tin, facts, leaves), has_tin).graphs.backward
 
     def form(self, variant: Variant, has_tin: bool) -> Variant:
-        """Return what the rule was captured as with a graph that has the rule's own inputs alone.
+        """Return the rule's captured form, whose graph takes only the rule's own inputs.
 
         Raises:
             NeedsConcrete: other facts are needed, which `captures` has now, too.

@@ -192,7 +192,7 @@ def _inlined(specialization: Specialization | None, forward: Forward, *inputs: A
 
 # --- facts about symbols that code asks for, when a function is called with them ------------------
 def answer_of_code(trace: Any, kind: str, value: Any) -> Any:
-    """Return what the capture around a call has fixed of a symbol, besides its type and shape."""
+    """Return a fact about a symbol, besides type and shape, that the surrounding capture knows."""
     if kind == "device_type":
         return place_of(trace)
     if kind == LIBRARY:

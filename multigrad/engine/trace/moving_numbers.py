@@ -81,7 +81,7 @@ def jit_tracing(
 
 
 def read_noted(moving: Moving) -> Any:
-    """Return what stands for a moving number in a capture or a trace of `xg.jit`."""
+    """Return the stand-in for a moving number while code is captured or `xg.jit` traces it."""
     if is_collecting():  # first: a capture outlives the trace of `xg.jit` that it is made in
         return look_up(NumberNow.of(moving))
     return JIT_TRACE.get().read(moving)
