@@ -97,7 +97,7 @@ class StateReader:
         if id(value) in self.numbers:
             self.key_parts.append(("again", self.numbers[id(value)]))
             return id(value) in self.state.leading
-        if _is_tensor(value) or _is_variable(value):
+        if _is_tensor(value) or _is_known_variable(value):
             self._see_tensor(value, path, holder)
             return True
         if isinstance(value, np.ndarray):
@@ -147,10 +147,13 @@ def _is_tensor(value: Any) -> bool:
         return False
 
 
-def _is_variable(value: Any) -> bool:
-    # A variable of a library above the frameworks, which holds a tensor.
-    kinds_by_library = (dialect.state.variables for dialect in registered_dialects().values())
-    return any(isinstance(value, kinds) for kinds in kinds_by_library) and _is_tensor(value.value)
+def is_variable(value: Any) -> bool:
+    """Return whether a value is a variable of a library above the frameworks."""
+    return any(isinstance(value, d.state.variables) for d in registered_dialects().values())
+
+
+def _is_known_variable(value: Any) -> bool:
+    return is_variable(value) and _is_tensor(value.value)
 
 
 def describe(value: Any) -> tuple[str, bool] | None:
@@ -163,7 +166,7 @@ def describe(value: Any) -> tuple[str, bool] | None:
 
 def holding(variable: Any, tensor: Any) -> Any:
     """Return what stands for a variable, or a tensor, where it holds another tensor."""
-    if tensor is variable or isinstance(tensor, Value) or not _is_variable(variable):
+    if tensor is variable or isinstance(tensor, Value) or not _is_known_variable(variable):
         return tensor
     states = (dialect.state for dialect in registered_dialects().values())
     make = next(each.holding for each in states if isinstance(variable, each.variables))
@@ -172,7 +175,7 @@ def holding(variable: Any, tensor: Any) -> Any:
 
 def held_by(value: Any) -> Any:
     """Return the tensor that a variable holds now, or the tensor itself."""
-    return value.value if _is_variable(value) else value
+    return value.value if _is_known_variable(value) else value
 
 
 def is_open(value: Any) -> bool:

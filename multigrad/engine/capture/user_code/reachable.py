@@ -42,6 +42,7 @@ from .inspection import (
     words_of,
 )
 from .libraries import OWN, is_library_file
+from .object_state import is_variable
 from .paths import (
     ATOMS,
     CONTAINERS,
@@ -290,7 +291,7 @@ class Walk:
             self._reads.add(path, find)
             if is_tensor(value):
                 settings = self.names.intersection(SETTINGS)
-                for name in (*settings, "value") if _is_variable(value) else settings:
+                for name in (*settings, "value") if is_variable(value) else settings:
                     self._see(path, find, getattr, name, getattr(value, name, MISSING))
             if id(value) not in self._seen and len(path) < DEPTH:
                 self._seen.add(id(value))
@@ -486,10 +487,6 @@ def _modules_named(
 
 def _is_of_pythons_library(function: types.FunctionType) -> bool:
     return root_of(function.__module__) in sys.stdlib_module_names
-
-
-def _is_variable(value: Any) -> bool:
-    return any(isinstance(value, d.state.variables) for d in registered_dialects().values())
 
 
 def _is_bound(value: Any) -> bool:
