@@ -10,6 +10,7 @@ from __future__ import annotations
 import dis
 import functools
 import importlib
+import inspect
 import types
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
@@ -18,11 +19,14 @@ from multigrad import xp as neutral
 from multigrad.core import ops
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.ir.op import Op
+from multigrad.core.support.lazy_modules import loaded_once
+from multigrad.core.trace import trace
 from multigrad.core.trace.xp import all as xp
 from multigrad.engine.capture import symbols
 from multigrad.engine.capture.dialect import Dialect, OwnTrace, find_dialect, load_dialects
 from multigrad.engine.capture.meanings.creation import TraceBound, create, stand_ins_of
 from multigrad.engine.capture.values.methods import METHODS
+from multigrad.engine.trace import code_trace
 
 from .markdown import code, page, table
 
@@ -63,14 +67,15 @@ PLACES: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 OWN = "multigrad"
-RECORDING = f"{OWN}.trace.trace"  # below the ops
+RECORDING = {trace.__name__, code_trace.__name__}  # below the ops
+LATE = loaded_once(lambda: None).__code__  # of all functions that load by need
 
 
 def load(dialect: str) -> Dialect:
     """Return the dialect of a library, which must be installed."""
     importlib.import_module(dialect)
     if dialect == "numpy":  # the one that is no backend's
-        importlib.import_module(f"{OWN}.capture.dialects.numpy")
+        importlib.import_module(f"{OWN}.engine.capture.dialects.numpy")
     elif dialect == "keras":
         load_dialects()
     else:
@@ -120,12 +125,11 @@ def describe(handler: Any) -> str:
     """Return the ops that a handler may record, as a cell of a table: one, or its parts."""
     if isinstance(handler, OwnTrace):
         return "by its own code"
-    names: dict[str, None] = {}
+    names: dict[str, None] = {}  # in the order in which its code leads to them
     _collect(handler, names, set())
     if len(names) > 1:
         names.pop("cast", None)  # where a dtype is asked for
-    # What has been loaded decides in which order its code leads to them.
-    words = ", ".join(f"`{name}`" for name in sorted(names))
+    words = ", ".join(f"`{name}`" for name in names)
     return f"composed: {words}" if len(names) > 1 else words or "no op"
 
 
@@ -144,7 +148,9 @@ def _collect(handler: Any, names: dict[str, None], seen: set[int]) -> None:
         own = leaf_ops().get(handler)
         if own is not None:
             names[own] = None
-        elif handler.__module__ != RECORDING:
+        elif handler.__code__ is LATE:  # whether it has run or not
+            _collect(inspect.getclosurevars(handler).nonlocals["load"](), names, seen)
+        elif handler.__module__ not in RECORDING:
             for value in _referred(handler):
                 if isinstance(value, Op):
                     if value in ops.CALLABLE_OPS:  # looked at, not recorded
