@@ -66,8 +66,19 @@ CLASSES = {
 # Methods that other rooms of multigrad call, and nobody else.
 INNER = {
     "Function": {
-        *("apply", "choose", "completion", "counter", "defaults", "fused", "native", "residuals")
+        *("apply", "call_anew", "call_eagerly", "captures", "choose", "completion", "counter"),
+        *(
+            "defaults",
+            "document",
+            "fused",
+            "native",
+            "parameters",
+            "recipe",
+            "replace",
+            "residuals",
+        ),
     },
+    "Attachment": {"rows"},
     "CheckReport": {"shown"},
     "Overridden": {"captured_form"},
     "Relevance": {"key"},
@@ -175,12 +186,13 @@ def text_of(pages: str) -> str:
 
 
 def directives(page: str) -> set[str]:
-    """Return the dotted names that a page of the reference shows by `:::`, members included."""
+    """Return the names that a page of the reference shows by `:::` or as headings, with members."""
     found = set()
     for block in re.split(r"^::: ", text_of(page), flags=re.MULTILINE)[1:]:
         name, _, rest = block.partition("\n")
         options = re.match(r"(?:[ \t]+.*\n?|\n)*", rest)
         found.add(name.strip())
+        found.update(re.findall(r"heading: (multigrad\.[\w.]+)$", rest, flags=re.MULTILINE))
         members = re.search(r"members:\s*\[([^\]]*)\]", options.group(0) if options else "")
         if members:
             found |= {f"{name.strip()}.{each.strip()}" for each in members[1].split(",")}

@@ -161,6 +161,7 @@ def test_an_example_prints_what_it_promises(
     assert not said, "".join(said)
 
 
+@pytest.mark.always
 @needs_all_reference
 def test_every_public_name_stands_on_its_page() -> None:
     names = public.public_names()
@@ -185,6 +186,7 @@ def is_named(name: str, page: str) -> bool:
     return re.search(rf"`(?:[\w.]*\.)?{last}`", public.text_of(page)) is not None
 
 
+@pytest.mark.always
 @needs_all_reference
 def test_every_public_name_has_an_example() -> None:
     by_place = {example.where for example in EXAMPLES}
