@@ -11,7 +11,6 @@ from multigrad.core.backend.contract import (
     Backend,
     Compiler,
     Kernels,
-    Ranks,
     Tensors,
     WeakTypes,
     late,
@@ -84,7 +83,7 @@ backend = Backend(
     imports=late("multigrad_jax.features:IMPORTS"),
     models=late("multigrad_jax.features:MODELS"),
     modes=late("multigrad_jax.features:MODES"),
-    ranks=Ranks(group=host.group),
+    ranks=late("multigrad_jax.features:RANKS"),
     differences=late("multigrad_jax.differences:DIFFERENCES"),
     ejection=late("multigrad_jax.eject:EJECTION"),
 )

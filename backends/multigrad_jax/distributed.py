@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.core.backend.contract import Group
 from multigrad.core.backend.rows import rows_of
 from multigrad.core.support.threads import set_within
 from multigrad.engine import random as core
+from multigrad.engine.backend.features import Group
 from multigrad.engine.ops.collectives import check_pairs
 from multigrad.errors import GradientError, RuleValueError
 

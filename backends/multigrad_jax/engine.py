@@ -7,7 +7,6 @@ from __future__ import annotations
 from multigrad.core.support.lazy_modules import provide
 
 provide("multigrad_jax", {
-    "core.attach.host": {"distributed": "make_group"},
     "core.attach.render": {
         "attach.forward_mode": "render_forward_mode",
         "distributed": "in_shards",

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import threading
+
 import jax
 
 from multigrad.core.support.lazy_modules import late_function, late_value
-from multigrad.engine.backend.features import Imports, Interop, Models, Modes
+from multigrad.engine.backend.features import Group, Imports, Interop, Models, Modes, Ranks
 
+from .core import versions
+
+
+def find_ranks() -> Group | None:
+    """Return the processes of `jax.distributed`; None for one alone, and off the main thread."""
+    state = versions.distributed.global_state
+    if state.client is None or (state.num_processes or 1) < 2:
+        return None
+    # Only the main thread's calls have an order that all processes share.
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    return make_group(state.client, state.process_id, state.num_processes)
+
+
+make_group = late_function("multigrad_jax.distributed:make_group")
 INTEROP = Interop(
     lend=late_function("multigrad_jax.attach.guests:lend"),
     borrow=late_function("multigrad_jax.attach.guests:borrow"),
@@ -37,3 +54,4 @@ MODES = Modes(
         "not read",
     },
 )
+RANKS = Ranks(group=find_ranks)

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from multigrad.core.backend.contract import (
-    Autodiff,
-    Backend,
-    Compiler,
-    Kernels,
-    Ranks,
-    Tensors,
-    late,
-)
+from multigrad.core.backend.contract import Autodiff, Backend, Compiler, Kernels, Tensors, late
 from multigrad.core.support.lazy_modules import late_function, load_engine
 
 from .core import compile
@@ -81,7 +73,7 @@ backend = Backend(
     imports=late("multigrad_tensorflow.features:IMPORTS"),
     models=late("multigrad_tensorflow.features:MODELS"),
     modes=late("multigrad_tensorflow.features:MODES"),
-    ranks=Ranks(group=host.rank_group),
+    ranks=late("multigrad_tensorflow.features:RANKS"),
     differences=late("multigrad_tensorflow.differences:DIFFERENCES"),
     ejection=late("multigrad_tensorflow.eject:EJECTION"),
 )

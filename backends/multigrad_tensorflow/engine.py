@@ -11,7 +11,6 @@ from tensorflow.python.distribute import mirrored_run  # pyright: ignore[reportA
 from multigrad.core.support.lazy_modules import late_function, provide
 
 provide("multigrad_tensorflow", {
-    "core.attach.host": {"replicas": "rank_group"},
     "core.compile": {"recomputed_regions": "call_noted note_regions"},
 })  # fmt: skip
 stands_in = functools.wraps(mirrored_run._call_for_each_replica)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from multigrad.core.support.lazy_modules import late_function, late_value
-from multigrad.engine.backend.features import Imports, Interop, Models, Modes
+from multigrad.engine.backend.features import Imports, Interop, Models, Modes, Ranks
 
 INTEROP = Interop(
     lend=late_function("multigrad_tensorflow.attach.guests:lend"),
@@ -34,3 +34,4 @@ MODES = Modes(
         "kept": "a backward is a closure, which holds what it reads",
     },
 )
+RANKS = Ranks(group=late_function("multigrad_tensorflow.replicas:rank_group"))

@@ -27,8 +27,8 @@ import tensorflow as tf
 from tensorflow.python.distribute import mirrored_run  # pyright: ignore[reportAttributeAccessIssue]
 from tensorflow.python.eager.context import context as eager_context
 
-from multigrad.core.backend.contract import Group
 from multigrad.core.rules.context import CURRENT, ActiveRules
+from multigrad.engine.backend.features import Group
 from multigrad.engine.trace import random_keys
 from multigrad.engine.trace.random_keys import BRANCH, Counter, join
 

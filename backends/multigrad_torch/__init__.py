@@ -13,7 +13,6 @@ from multigrad.core.backend.contract import (
     Casts,
     Compiler,
     Kernels,
-    Ranks,
     Tensors,
     late,
 )
@@ -108,7 +107,7 @@ backend = Backend(
     imports=late("multigrad_torch.features:IMPORTS"),
     models=late("multigrad_torch.features:MODELS"),
     modes=late("multigrad_torch.attach.modes:MODES"),
-    ranks=Ranks(group=state.rank_group),
+    ranks=late("multigrad_torch.features:RANKS"),
     differences=late("multigrad_torch.differences:DIFFERENCES"),
     ejection=late("multigrad_torch.eject:EJECTION"),
     exports=late("multigrad_torch.features:EXPORTS"),

@@ -29,7 +29,7 @@ provide("multigrad_torch", {
     "core.compile.dynamo_guards": {
         "compile.checkpoint_regions": "call_noted draw_in_region note_regions"
     },
-    "core.state": {"attach.kept_tensors": "replaying", "distributed": "ranks_of"},
+    "core.state": {"attach.kept_tensors": "replaying"},
 })  # fmt: skip
 
 

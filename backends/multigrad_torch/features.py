@@ -4,18 +4,28 @@ it is called.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 
 from multigrad.core.support.lazy_modules import late_function, late_value
-from multigrad.engine.backend.features import Exports, Imports, Interop, Models
+from multigrad.engine.backend.features import Exports, Group, Imports, Interop, Models, Ranks
 
 
 def is_model(value: Any) -> bool:
     return isinstance(value, torch.nn.Module)
 
 
+def find_ranks() -> Group | None:
+    """Return the ranks of the default process group; None without one, or for one rank."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return ranks_of(distributed)
+
+
+ranks_of = late_function("multigrad_torch.distributed:ranks_of")
 INTEROP = Interop(
     lend=late_function("multigrad_torch.attach.guests:lend"),
     borrow=late_function("multigrad_torch.attach.guests:borrow"),
@@ -43,3 +53,4 @@ EXPORTS = Exports(
     functions={".onnx": late_function("multigrad_torch.export:write_onnx")},
     register=late_function("multigrad_torch.export:register"),
 )
+RANKS = Ranks(group=find_ranks)

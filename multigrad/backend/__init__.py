@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from ..core.backend.contract import Casts as Casts
     from ..core.backend.contract import Compiler as Compiler
     from ..core.backend.contract import Draws as Draws
-    from ..core.backend.contract import Group as Group
     from ..core.backend.contract import Kernels as Kernels
-    from ..core.backend.contract import Ranks as Ranks
     from ..core.backend.contract import Reader as Reader
     from ..core.backend.contract import Tensors as Tensors
     from ..core.backend.contract import WeakTypes as WeakTypes
@@ -82,11 +80,13 @@ if TYPE_CHECKING:
     from ..engine.backend.differences import zeros as zeros
     from ..engine.backend.features import Ejection as Ejection
     from ..engine.backend.features import Exports as Exports
+    from ..engine.backend.features import Group as Group
     from ..engine.backend.features import Imports as Imports
     from ..engine.backend.features import Interop as Interop
     from ..engine.backend.features import Kept as Kept
     from ..engine.backend.features import Models as Models
     from ..engine.backend.features import Modes as Modes
+    from ..engine.backend.features import Ranks as Ranks
     from ..engine.backend.guest import Guest as Guest
     from ..engine.backend.guest import Kind as Kind
     from ..engine.backend.guest import Pull as Pull
@@ -137,8 +137,8 @@ else:
             ".core.ops.numerics": ("as_numpy_dtype",),
             ".engine.random": ("REPLAYED",),
             ".core.backend.contract": (
-                "Autodiff", "Backend", "Casts", "Compiler", "Draws", "Group", "Kernels", "Ranks",
-                "Reader", "Tensors", "WeakTypes", "late",
+                "Autodiff", "Backend", "Casts", "Compiler", "Draws", "Kernels", "Reader", "Tensors",
+                "WeakTypes", "late",
             ),
             ".engine.backend.differences": (
                 "ALL", "KINDS", "SIGN_OF_ZERO", "SIGNS_OF_VECTORS", "Difference", "Differences",
@@ -149,7 +149,8 @@ else:
                 "Names", "Origin", "Prepared", "Residuals", "tuple_of",
             ),
             ".engine.backend.features": (
-                "Ejection", "Exports", "Imports", "Interop", "Kept", "Models", "Modes",
+                "Ejection", "Exports", "Group", "Imports", "Interop", "Kept", "Models", "Modes",
+                "Ranks",
             ),
             ".engine.backend.guest": (
                 "Guest", "Kind", "Pull", "SharedBuffer", "borrow_array", "kind_of", "lend_array",

@@ -13,7 +13,9 @@ provide("multigrad", {
     # ops of whole arrays, and functions of xg.xp that no elementwise rule needs
     "core.ops": {"engine.ops.families": "list_families"},
     "core.trace.xp.all": {"engine.trace.xp.others": "other_modules"},
-    "core.lowering.derivatives": {"engine.lowering.calls": "split_calls pull_joined retyped"},
+    "core.lowering.derivatives": {
+        "engine.lowering.calls": "draw_in split_calls pull_joined retyped"
+    },
     "core.trace.identity": {"engine.trace.contents": "key_of_object"},
     "core.trace.lookups": {"engine.trace.moving_numbers": "read_noted"},
     "core.trace.coercion": {"engine.trace.coercion": "lift_array result_of_small"},

@@ -19,7 +19,6 @@ from torch.autograd import Function
 from torch.overrides import _pop_mode, _push_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from multigrad.core.backend.contract import Group
 from multigrad.core.support.lazy_modules import provided
 
 from .versions import DTENSORS, top_hooks
@@ -116,21 +115,6 @@ def eager_of(native: Any) -> Callable[..., Any]:
     # `Function.apply` first looks for default arguments, in Python; its base is in C.
     base: Any = super(Function, native.eager)
     return base.apply
-
-
-# --- processes ------------------------------------------------------------------------------------
-def rank_group() -> Group | None:
-    """Return the ranks of the default process group; None without one, or for one rank."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return ranks_of(distributed)
-
-
-@provided
-def ranks_of(distributed: Any) -> Group | None:
-    """Return the ranks of the default process group: unknown, as none are compared."""
-    return None
 
 
 # --- outside modes -------------------------------------------------------------------------------

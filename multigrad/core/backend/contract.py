@@ -20,7 +20,15 @@ from .rows import FastKernels
 
 if TYPE_CHECKING:
     from ...engine.backend.differences import Differences
-    from ...engine.backend.features import Ejection, Exports, Imports, Interop, Models, Modes
+    from ...engine.backend.features import (
+        Ejection,
+        Exports,
+        Imports,
+        Interop,
+        Models,
+        Modes,
+        Ranks,
+    )
 
 
 class Casts(NamedTuple):
@@ -47,42 +55,6 @@ class WeakTypes(NamedTuple):
 
     find: Callable[[Callable[..., Any], Sequence[Any]], Sequence[bool]]
     """(run, tensors) -> for each result of `run(*tensors)`, whether it is one; none if unknown."""
-
-
-class Group(NamedTuple):
-    """The ranks of a program, as this process sees them; the same object as long as they last."""
-
-    rank: int
-    """Which one this is, from 0."""
-
-    size: int
-    """How many there are, at least two."""
-
-    put: Callable[[str, str], None]
-    """(key, text): leaves text for all, under a key that holds none."""
-
-    look: Callable[[str], str | None]
-    """(key) -> the text under it, or None where there is none yet; it does not wait long."""
-
-    drop: Callable[[str], None]
-    """(key): its text is no longer needed."""
-
-    timeout: Callable[[], float]
-    """How many seconds the framework itself waits for a rank that does not come."""
-
-    waits: bool = True
-    """Whether a rank may wait here for the others; not where they run one after another."""
-
-    lane: str = ""
-    """The name of this thread among those that every rank has; "" for the main one."""
-
-
-@record()
-class Ranks:
-    """A framework's knowledge of the processes of one program."""
-
-    group: Callable[[], Group | None] | None = None
-    """The ranks of which this thread is one; None: it is alone, or the others need not have it."""
 
 
 Tensor: TypeAlias = Any  # the contract names no framework's classes
@@ -423,7 +395,7 @@ def load_group(place: str) -> Any:
 EMPTY: dict[str, Any] = {
     **{
         name: Late(f"multigrad.engine.backend.features:{name}")
-        for name in ("Exports", "Imports", "Interop", "Models", "Modes")
+        for name in ("Exports", "Imports", "Interop", "Models", "Modes", "Ranks")
     },
     "Differences": Late("multigrad.engine.backend.differences:Differences"),
 }
@@ -445,7 +417,7 @@ class Backend:
     imports: Imports = EMPTY["Imports"]
     models: Models = EMPTY["Models"]
     modes: Modes = EMPTY["Modes"]
-    ranks: Ranks = Ranks()
+    ranks: Ranks = EMPTY["Ranks"]
     differences: Differences = EMPTY["Differences"]
     """Where its numbers are not those of the formulas; `known_faults.py` of its package has the
     framework's own faults, which no import of the framework is needed to read."""

@@ -11,6 +11,7 @@ for which several backends have a faster kernel; each lowers them itself.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
@@ -26,78 +27,47 @@ from ..support.records import record
 
 Row = Callable[..., Any]
 Tensor = Any
-MISSING: Any = object()
 OF_RULES = frozenset(ops.rows_in(ops.CORE_FAMILIES).values())
 
 
 class LateRows(MutableMapping[Op, Any]):
-    """A table by op. Those of families that rules do not need come as one of these is asked for.
+    """A table by op whose other rows are found as they are asked for.
 
     Args:
         rows: those of the ops of rules.
-        load: gives the others; the families, and the files of the rows, load with it.
-        may_have: whether an op may be among the others.
-        make: gives the row of an op that is made of others, or the file of whose row loads for it,
-            as it is asked for; None: there is none.
+        find: gives the row of another op, and loads the file that it is in; None: there is none.
     """
 
-    def __init__(
-        self,
-        rows: Mapping[Op, Any],
-        load: Callable[[], Mapping[Op, Any]],
-        may_have: Callable[[Op], bool] | None = None,
-        make: Callable[[Op], Any] | None = None,
-    ) -> None:
-        self._rows = dict(rows)
-        self._load: Callable[[], Mapping[Op, Any]] | None = load
-        self._may_have = may_have or is_of_others
-        self._make = make
-        self._lacking: set[Op] = set()  # for which nothing could be made of the rows that are there
-
-    def _complete(self) -> dict[Op, Any]:
-        if self._load is not None:
-            self._rows = {**self._load(), **self._rows}  # in one step, for other threads
-            self._load = None
-        return self._rows
+    def __init__(self, rows: Mapping[Op, Any], find: Callable[[Op], Any]) -> None:
+        self._rows, self._find = dict(rows), find
 
     def get(self, op: Op, default: Any = None) -> Any:
-        if op in self._rows:
-            return self._rows[op]
-        if op in self._lacking:
-            return default
-        if self._may_have(op):
-            self._complete()
-        if op not in self._rows and self._make is not None:
-            row = self._make(op)
+        if op not in self._rows:
+            row = self._find(op)
             if row is None:
-                self._lacking.add(op)
-            else:
-                self._rows[op] = row
-        return self._rows.get(op, default)
+                return default
+            self._rows[op] = row
+        return self._rows[op]
 
     def __contains__(self, op: object) -> bool:
-        return isinstance(op, Op) and self.get(op, MISSING) is not MISSING
+        return isinstance(op, Op) and self.get(op) is not None
 
     def __getitem__(self, op: Op) -> Any:
-        row = self.get(op, MISSING)
-        if row is MISSING:
+        row = self.get(op)
+        if row is None:
             raise KeyError(op)
         return row
 
     def __setitem__(self, op: Op, row: Any) -> None:
-        self._lacking.clear()
         self._rows[op] = row
 
     def __delitem__(self, op: Op) -> None:
-        self._lacking.clear()
         del self._rows[op]
 
     def __iter__(self) -> Iterator[Op]:
-        rows = self._complete()
-        if self._make is not None:
-            for op in ops.CALLABLE_OPS:
-                self.get(op)
-        return iter(rows)
+        for op in (*ops.CALLABLE_OPS, ops.MEMORY):
+            self.get(op)
+        return iter(self._rows)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -140,17 +110,16 @@ def composing(
     """Return a table that composes the rows which it lacks of those that it has.
 
     Args:
+        load: gives the rows of other families than those of rules; their files load with it.
         draws: gives the rows of random draws, for which no others need to load; None: `load` does.
     """
 
-    def may_have(op: Op) -> bool:
-        return is_of_others(op) and (draws is None or not is_draw(op))
-
-    def make(op: Op) -> Row | None:
-        row = draws().get(op) if draws is not None and is_draw(op) else None
+    def find(op: Op) -> Row | None:
+        find_rows = draws if draws is not None and is_draw(op) else load
+        row = find_rows().get(op) if is_of_others(op) else None
         return composed_row(op, table, widened) if row is None else row
 
-    table = LateRows(rows, load, may_have, make)
+    table = LateRows(rows, find)
     return table
 
 
@@ -163,20 +132,10 @@ def composed_row(op: Op, rows: Mapping[Op, Row], widened: Callable[[Row], Row]) 
     row = compose(op, rows)
     if not op.rounds:
         return row
-    return widened_draw(row, widened) if op.random else widened(row)
-
-
-def widened_draw(row: Row, widened: Callable[[Row], Row]) -> Row:
+    if not op.random:
+        return widened(row)
     # Only x is widened: the key, which comes first, is no tensor of floats.
-
-    def call(key: Any, x: Tensor) -> Tensor:
-        @widened
-        def draw(x: Tensor) -> Tensor:
-            return row(key, x)
-
-        return draw(x)
-
-    return call
+    return lambda key, x: widened(functools.partial(row, key))(x)
 
 
 # --- fast kernels ---------------------------------------------------------------------------------

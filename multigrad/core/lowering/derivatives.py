@@ -14,10 +14,9 @@ from typing import Any
 
 from ...errors import UnsupportedOp
 from .. import ops
-from ..ir.graph import Graph, Location, Node, Region, dependents, every_node, make_node, walk
-from ..ir.op import FLOAT8, KEY, UNKNOWN, T, is_float
+from ..ir.graph import Graph, Node, Region, dependents, make_node, walk
+from ..ir.op import FLOAT8, UNKNOWN, T, is_float
 from ..ops.properties import CONSTANT, LINEAR, ZERO, spread
-from ..passes.facts import draws
 from ..passes.simplify import substitute
 from ..support.lazy_modules import of_engine, provided
 from ..support.threads import SERIALS
@@ -82,27 +81,10 @@ def replay(
     return [done[node] for node in graph.outputs]
 
 
+@provided
 def draw_in(trace: Trace, *graphs: Graph) -> tuple[list[Graph], dict[str, Value]]:
-    """Return graphs with the key of each draw as an input, and a capture's next keys for these.
-
-    The graphs draw from one key. The capture is told what source code would have told it.
-    """
-    places: dict[int, Location | None] = {}
-    with_inputs = []
-    for graph in graphs:
-        constants = (node.attr("value") for node in every_node(graph) if node.op is ops.CONST)
-        trace.source.numbers.update(number for number in constants if isinstance(number, float))
-        inputs: dict[Node, Node] = {}
-        for node, j in draws(graph).items():
-            # No param can have a name with a space.
-            inputs[node] = make_node(ops.INPUT, (), {"name": f"draw {j}"}, KEY)
-            places[j] = places.get(j) or graph.locations.get(node)
-        with_inputs.append(substitute(graph, inputs))
-    keys = {f"draw {j}": trace.next_key() for j in range(1 + max(places, default=-1))}
-    for j, place in places.items():
-        if place is not None:
-            trace.source.locations.setdefault(keys[f"draw {j}"].node, place)
-    return with_inputs, keys
+    """Return graphs with the key of each draw as an input, and a capture's next keys for these."""
+    return [*graphs], {}
 
 
 # --- reverse mode and forward mode ----------------------------------------------------------------

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import FormatError, TraceError
+from ...errors import TraceError
 from .. import ops
-from ..ir.graph import Graph, Node
-from ..ir.op import BOOL, FLOATS, INPUT_SHAPE, KEY, SCALAR_SHAPE, WHOLE, T
+from ..ir.graph import Node
+from ..ir.op import BOOL, FLOATS, INPUT_SHAPE, SCALAR_SHAPE, WHOLE, T
 from ..ir.questions import note
 
 Shape = tuple[int, ...]
@@ -168,22 +168,3 @@ def _dtype(node: Node) -> str:
     if node.type.dtype == BOOL:
         return BOOL
     return "int32" if node.type.dtype in WHOLE else "float32"
-
-
-# --- draws ---------------------------------------------------------------------------------------
-MOST_DRAWS = 10_000
-
-
-def draws(graph: Graph) -> dict[Node, int]:
-    """Return the keys from which a graph draws, each with its position in the order of draws."""
-    positions = {}
-    for node in graph.nodes:
-        if node.type != KEY:
-            continue
-        n = 0 if node.op is ops.INPUT else node.attr("n")
-        if (node.operands and node.operands[0].op is not ops.INPUT) or n > MOST_DRAWS:
-            raise FormatError(
-                f"{graph.name}: a draw's key is the key, or fold_in(key, n) with a small n"
-            )
-        positions[node] = n
-    return positions

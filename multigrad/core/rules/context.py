@@ -30,7 +30,6 @@ from ..trace.active_rules import (
     EMPTY,
     ActiveRules,
     compare,
-    find_group,
     name_rank,
     note_for_ranks,
 )
@@ -231,9 +230,9 @@ class use:
         else:
             inner.before, inner.outer = entry.before, entry.outer
         leave_rules(entry.leaves)  # after CURRENT is set: they follow it
-        if error is not None and find_group() is not None:
+        if error is not None:
             name_rank(error)
-        elif error is None and CHECKED and inner is None and entry.outer is None:
+        elif CHECKED and inner is None and entry.outer is None:
             compare("the end of a use")
         return False
 

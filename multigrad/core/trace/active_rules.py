@@ -14,8 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from ..backend.contract import Backend, Group
-from ..backend.discovery import loaded
+from ..backend.contract import Backend
 from ..support.lazy_modules import of_engine, provided
 from ..support.records import record
 from ..support.threads import SERIALS
@@ -105,12 +104,6 @@ keyed = of_engine(__name__, "keyed", "a key of random draws")
 
 # --- the ranks of a program, whose rules MULTIGRAD_CHECK_RANKS compares (`engine/trace/ranks.py`) -
 CHECKED = os.environ.get("MULTIGRAD_CHECK_RANKS", "") not in ("", "0")  # once, at import
-
-
-def find_group() -> Group | None:
-    """Return the ranks that run this code too; None on a thread that other ranks may lack."""
-    groups = (backend.ranks.group() for backend in loaded() if backend.ranks.group is not None)
-    return next((group for group in groups if group is not None), None)
 
 
 @provided

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...core.backend.emitted import Emitted, Function, Source, Vjp
 from ...core.support.records import record
@@ -205,3 +205,39 @@ def run_on_tensors_alone(
     tensors = transform(tensors_only)(*inputs)
     results = iter(tensors)
     return [others[i] if i in others else next(results) for i in range(len(tensors) + len(others))]
+
+
+class Group(NamedTuple):
+    """The ranks of a program, as this process sees them; the same object as long as they last."""
+
+    rank: int
+    """Which one this is, from 0."""
+
+    size: int
+    """How many there are, at least two."""
+
+    put: Callable[[str, str], None]
+    """(key, text): leaves text for all, under a key that holds none."""
+
+    look: Callable[[str], str | None]
+    """(key) -> the text under it, or None where there is none yet; it does not wait long."""
+
+    drop: Callable[[str], None]
+    """(key): its text is no longer needed."""
+
+    timeout: Callable[[], float]
+    """How many seconds the framework itself waits for a rank that does not come."""
+
+    waits: bool = True
+    """Whether a rank may wait here for the others; not where they run one after another."""
+
+    lane: str = ""
+    """The name of this thread among those that every rank has; "" for the main one."""
+
+
+@record()
+class Ranks:
+    """A framework's knowledge of the processes of one program."""
+
+    group: Callable[[], Group | None] | None = None
+    """The ranks of which this thread is one; None: it is alone, or the others need not have it."""

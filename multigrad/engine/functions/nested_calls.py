@@ -18,7 +18,7 @@ from ...core.functions.facts import ATTRIBUTE
 from ...core.functions.recipe import Recipe, Variant
 from ...core.ir.graph import Graph
 from ...core.ir.questions import crossing, note
-from ...core.lowering.derivatives import draw_in, replay
+from ...core.lowering.derivatives import replay
 from ...core.lowering.forwards import Forward
 from ...core.passes.facts import LIBRARY
 from ...core.rules.activation import Activation
@@ -31,7 +31,7 @@ from ...core.trace.lookups import RULE_IN_FORCE, at_present, look_up, note_looku
 from ...core.trace.source import ORDERS
 from ...core.trace.trace import NeedsConcrete, Value
 from ..capture.values.memory import is_known_contiguous
-from ..lowering.calls import CustomCall, record_call
+from ..lowering.calls import CustomCall, draw_in, record_call
 from ..trace.assertions import is_caught
 from ..trace.code_trace import CodeTrace, library_of, place_of
 from .calls.effects import check_apart, put_notes, put_updates

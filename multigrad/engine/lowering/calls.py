@@ -20,6 +20,7 @@ from typing import Any
 from ...core import ops
 from ...core.ir.graph import (
     Graph,
+    Location,
     Node,
     Region,
     every_node,
@@ -27,7 +28,7 @@ from ...core.ir.graph import (
     regions_in,
     regions_of,
 )
-from ...core.ir.op import UNKNOWN, Type, is_float
+from ...core.ir.op import KEY, UNKNOWN, Type, is_float
 from ...core.lowering.derivatives import replay
 from ...core.passes.simplify import rebuild, simplify, substitute
 from ...core.support.threads import SERIALS
@@ -35,6 +36,7 @@ from ...core.trace.trace import Trace, Value
 from ...core.trace.xp import all as xp
 from ..ops.loops import key_of_loop
 from ..passes.residuals import marks
+from ..passes.verify import draws
 from ..trace.derived.scans import pull_scan
 
 
@@ -228,3 +230,27 @@ def retyped(trace: Trace, node: Node, operands: Sequence[Node]) -> dict[str, Reg
         outputs = tuple(value.node for value in replay(trace, region.graph, values))
         regions[name] = Region(Graph(name, tuple(inputs), outputs))
     return regions
+
+
+# --- draws of a graph that is part of another capture -------------------------------------------
+def draw_in(trace: Trace, *graphs: Graph) -> tuple[list[Graph], dict[str, Value]]:
+    """Return graphs with the key of each draw as an input, and a capture's next keys for these.
+
+    The graphs draw from one key. The capture is told what source code would have told it.
+    """
+    places: dict[int, Location | None] = {}
+    with_inputs = []
+    for graph in graphs:
+        constants = (node.attr("value") for node in every_node(graph) if node.op is ops.CONST)
+        trace.source.numbers.update(number for number in constants if isinstance(number, float))
+        inputs: dict[Node, Node] = {}
+        for node, j in draws(graph).items():
+            # No param can have a name with a space.
+            inputs[node] = make_node(ops.INPUT, (), {"name": f"draw {j}"}, KEY)
+            places[j] = places.get(j) or graph.locations.get(node)
+        with_inputs.append(substitute(graph, inputs))
+    keys = {f"draw {j}": trace.next_key() for j in range(1 + max(places, default=-1))}
+    for j, place in places.items():
+        if place is not None:
+            trace.source.locations.setdefault(keys[f"draw {j}"].node, place)
+    return with_inputs, keys

@@ -44,11 +44,10 @@ from ...core.ir.op import (
     is_name,
 )
 from ...core.ops.properties import LENGTH_BITS
-from ...core.passes.facts import draws
 from ...core.passes.simplify import constant
 from ...errors import FormatError, suggest
 from ..ops.loops import REGION
-from .verify import InvalidGraph, verify
+from .verify import InvalidGraph, draws, verify
 
 Data = Any  # what JSON holds
 # Limits on what a document may hold; all reading below is bounded by them.

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from ...core import ops
 from ...core.ir.graph import ArrayValue, Graph, Node, regions_in
-from ...core.ir.op import BOOL, DTYPES, FLOAT8, INTEGERS, SMALL, T
-from ...errors import MultigradError
+from ...core.ir.op import BOOL, DTYPES, FLOAT8, INTEGERS, KEY, SMALL, T
+from ...errors import FormatError, MultigradError
 
 Check = Callable[[Node, Graph], str | None]
 
@@ -155,3 +155,22 @@ def verify(graph: Graph) -> None:
                 )
     for region in regions_in(graph):
         verify(region.graph)
+
+
+# --- draws ---------------------------------------------------------------------------------------
+MOST_DRAWS = 10_000
+
+
+def draws(graph: Graph) -> dict[Node, int]:
+    """Return the keys from which a graph draws, each with its position in the order of draws."""
+    positions = {}
+    for node in graph.nodes:
+        if node.type != KEY:
+            continue
+        n = 0 if node.op is ops.INPUT else node.attr("n")
+        if (node.operands and node.operands[0].op is not ops.INPUT) or n > MOST_DRAWS:
+            raise FormatError(
+                f"{graph.name}: a draw's key is the key, or fold_in(key, n) with a small n"
+            )
+        positions[node] = n
+    return positions

@@ -27,11 +27,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...core.backend.compiler_events import is_tracing
-from ...core.backend.contract import Group
+from ...core.backend.discovery import loaded
 from ...core.backend.values import concrete_number
 from ...core.support.threads import make_lock
-from ...core.trace.active_rules import ActiveRules, Moving, RuleInForce, find_group
+from ...core.trace.active_rules import ActiveRules, Moving, RuleInForce
 from ...errors import GradientError, MultigradError, RuleValueError
+from ..backend.features import Group
 from .random_keys import key_pair
 
 VARIABLE = "MULTIGRAD_CHECK_RANKS"
@@ -74,6 +75,12 @@ class ComparisonStep(NamedTuple):
 _steps: dict[Any, ComparisonStep] = {}  # by store, size, lane and rank
 _latest_group: list[Group] = []  # at most one
 _noting = make_lock()  # around both
+
+
+def find_group() -> Group | None:
+    """Return the ranks that run this code too; None on a thread that other ranks may lack."""
+    groups = (backend.ranks.group() for backend in loaded() if backend.ranks.group is not None)
+    return next((group for group in groups if group is not None), None)
 
 
 def current_step(group: Group, *, ends: bool = False) -> ComparisonStep:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextvars
 import re
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -14,11 +13,6 @@ from functools import partial
 from typing import Any
 
 import jax
-
-from multigrad.core.backend.contract import Group
-from multigrad.core.support.lazy_modules import provided
-
-from .. import versions
 
 WIDE = ("float64", "int64", "uint64")  # dtypes that jax makes narrower by default
 
@@ -50,23 +44,6 @@ def weak(value: Any, dtype: Any) -> Any:
     if isinstance(value, bool | int | float) or is_weak(value):
         return value
     return value.astype(dtype)
-
-
-@provided
-def make_group(client: Any, rank: int, size: int) -> Group | None:
-    """Return the processes of a coordination service; None: nothing compares them."""
-    return None
-
-
-def group() -> Group | None:
-    """Return the processes of `jax.distributed`; None for one alone, and off the main thread."""
-    state = versions.distributed.global_state
-    if state.client is None or (state.num_processes or 1) < 2:
-        return None
-    # Only the main thread's calls have an order that all processes share.
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    return make_group(state.client, state.process_id, state.num_processes)
 
 
 def mapped_axes() -> tuple[str, ...]:

@@ -13,9 +13,6 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from multigrad.core.backend.contract import Group
-from multigrad.core.support.lazy_modules import provided
-
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:
     return np.asarray(x.numpy())
@@ -96,9 +93,3 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
         return run()
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(contextvars.copy_context().run, run).result()
-
-
-@provided
-def rank_group() -> Group | None:
-    """Return the workers of the cluster, or the replicas of one process: unknown, none compares."""
-    return None

@@ -435,8 +435,12 @@ KERNELS: dict[Op, Callable[..., Any]] = {
 }
 
 
-def is_put(op: Op) -> bool:
-    return op.name == "put"
+def find_write_over(op: Op) -> Any:
+    """Return the row of `put`, the only one of an op that rules do not need."""
+    return load_write_overs().get(op) if op.name == "put" else None
+
+
+load_write_overs = late_value("multigrad_torch.kernels.arrays:IN_PLACE")
 
 
 # Patterns are tried in this order: each sees the nodes that earlier ones have made.
@@ -535,7 +539,7 @@ FAST = FastKernels(
         ),
     ),
     kernels=KERNELS,
-    in_place=LateRows(IN_PLACE, late_value("multigrad_torch.kernels.arrays:IN_PLACE"), is_put),
+    in_place=LateRows(IN_PLACE, find_write_over),
     into=INTO,
     turns=late_function("multigrad_torch.kernels.loops:turns"),
     constants=CONSTANTS,

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...backend.contract import Autodiff, Backend, Draws, Kernels, Tensors, late
 from ...backend.emitted import Emitted
 from ...backend.rows import LateRows
@@ -29,17 +28,14 @@ Array = Any
 FEATURES = "multigrad.engine.lowering.reference.features"
 
 
-def meanings(table: Iterable[Op]) -> dict[Op, Callable[..., Any]]:
-    """Return NumPy's functions of ops, which are what the ops mean."""
-    rows = {op: op.numpy for op in (*table, ops.MEMORY) if op.symbol is None}
-    return {op: row for op, row in rows.items() if not isinstance(row, Composed)}
+def meaning(op: Op) -> Callable[..., Any] | None:
+    """Return NumPy's function of an op, which is what the op means; None for an infix one."""
+    if op.symbol is not None or "." in op.name:
+        return None
+    return op.numpy.function if isinstance(op.numpy, Composed) else op.numpy
 
 
-def make_meaning(op: Op) -> Callable[..., Any] | None:
-    return None if op.made_of is None else op.numpy.function
-
-
-OPS = LateRows(meanings(ops.CORE_OPS), lambda: meanings(ops.CALLABLE_OPS), make=make_meaning)
+OPS = LateRows({}, meaning)
 
 
 def weak(value: Any, dtype: Any) -> Any:

@@ -27,11 +27,12 @@ from ....core.functions.capture_errors import NotCaptured
 from ....core.functions.recipe import ArgumentRules, Options, Recipe, Recorded, Variant
 from ....core.ir.graph import ArrayValue, Graph, Node, make_node
 from ....core.ir.op import DTYPES, FLOAT_SCALAR, FLOATS, INTEGERS, KEY, UNKNOWN, T, Type, is_float
-from ....core.lowering.derivatives import draw_in, replay
+from ....core.lowering.derivatives import replay
 from ....core.lowering.function_graph import OWN_NAMES, FunctionGraph, numbered
 from ....core.support.trees import optree
 from ....core.trace.trace import NeedsConcrete, Value
 from ....errors import TraceError
+from ...lowering.calls import draw_in
 from ...lowering.checks import format_lengths
 from ...lowering.cuts import without_needless_marks
 from ...passes.residuals import mark_everywhere, marks

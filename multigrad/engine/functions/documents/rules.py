@@ -18,7 +18,7 @@ from ....core import ops
 from ....core.backend.values import concrete_number
 from ....core.ir.graph import ArrayValue, Graph
 from ....core.ir.op import FLOAT_SCALAR, FLOATS, INPUT
-from ....core.lowering.derivatives import draw_in, replay
+from ....core.lowering.derivatives import replay
 from ....core.passes.facts import LIBRARY
 from ....core.rules.signature import REQUIRED, TAKEN, RuleParam, check_value, read_signature
 from ....core.support.params import Range
@@ -27,7 +27,7 @@ from ....core.trace.active_rules import Moving
 from ....core.trace.identity import value_key
 from ....core.trace.trace import NeedsConcrete, Value
 from ....errors import FormatError, MultigradError, RuleValueError, TraceError
-from ...lowering.calls import drop_calls
+from ...lowering.calls import draw_in, drop_calls
 from ...passes.serialize import (
     MOST_INPUTS,
     MOST_PLACES,
