@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from multigrad.core import ops
-from multigrad.core.functions.arguments import Layout, replace_at
+from multigrad.core.functions.arguments import Layout
 from multigrad.core.functions.capture_errors import kind_name
 from multigrad.core.functions.recipe import (
     ArgumentRules,
@@ -32,7 +32,7 @@ from multigrad.core.trace.source import UNDIFFERENTIATED
 from multigrad.core.trace.trace import Value, known_shape
 from multigrad.engine.capture.copies.run_or_import import run_written_in
 from multigrad.engine.capture.user_code.inspection import contents, plain_function
-from multigrad.engine.functions.calls.arguments import positional_names
+from multigrad.engine.functions.calls.arguments import positional_names, replace_at
 from multigrad.engine.functions.calls.imported_gradients import (
     RECORDED,
     Pushed,

@@ -15,8 +15,7 @@ import numpy as np
 
 from ..core import ops
 from ..core.backend.discovery import backend_of, load_backend
-from ..core.functions.arguments import owner_of, unwrap
-from ..core.functions.decision import SHOWN
+from ..core.backend.values import owner_of
 from ..core.ir.op import FLOATS, dtype_name
 from ..core.lowering.derivatives import is_linear
 from ..core.lowering.function_graph import FunctionGraph
@@ -27,8 +26,9 @@ from ..core.rules.rule import Rule
 from ..core.rules.signature import called_method, name_of
 from ..core.support.trees import Tensor, optree
 from ..engine.capture.user_code.object_state import FilledCopy, ObjectState, held_by, read_state
-from ..engine.functions.calls.arguments import positional_names
+from ..engine.functions.calls.arguments import positional_names, unwrap
 from ..engine.functions.calls.parameters import signature_of
+from ..engine.functions.decision import SHOWN
 from ..engine.functions.function import Function
 from ..engine.functions.known_forms import find_variant
 from ..engine.functions.object_function import owner_of_method

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.functions.arguments import replace_at
 from ..core.ops.numerics import as_numpy_dtype
+from ..engine.functions.calls.arguments import replace_at
 from ..engine.functions.proof.compare import eps_of, smallest_of
 from ..look.subject import as_float
 from .trial import (

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..core.functions.arguments import owner_of
+from ..core.backend.values import owner_of
 from ..core.ops.numerics import as_numpy_dtype, ignoring_warnings
 from ..core.rules.signature import name_of
 from ..engine.functions.proof.compare import eps_of

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..core.backend.values import is_float_tensor
-from ..core.functions.arguments import replace_at
+from ..engine.functions.calls.arguments import replace_at
 from ..look.check import pick
 from ..look.subject import brackets, origin_of
 from .derivatives import UNCOMPARED, factor_of_derivative, how_to_compare, is_telling

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.functions.arguments import replace_at
 from ..core.functions.capture_errors import NotCaptured
 from ..core.ir.op import dtype_name
 from ..engine.backend.features import Kept
+from ..engine.functions.calls.arguments import replace_at
 from ..engine.functions.known_forms import capture_example
 from ..errors import GradientError
 from ..look.convert import brief

@@ -24,8 +24,7 @@ import numpy as np
 
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import load_backend
-from ..core.backend.values import is_float_tensor
-from ..core.functions.arguments import owner_of, replace_at
+from ..core.backend.values import is_float_tensor, owner_of
 from ..core.ir.op import dtype_name
 from ..core.ops.numerics import as_numpy_dtype
 from ..core.rules.activation import Activation
@@ -34,7 +33,7 @@ from ..core.support.records import cached_property
 from ..core.support.trees import Tensor, optree
 from ..engine.capture.user_code.inspection import plain_function
 from ..engine.capture.user_code.libraries import names_library
-from ..engine.functions.calls.arguments import positional_names
+from ..engine.functions.calls.arguments import positional_names, replace_at
 from ..engine.functions.function import Function
 from ..engine.functions.proof.compare import eps_of
 from ..engine.functions.proof.run import homes as homes_of

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..core import xp as _xp
-from ..core.functions.arguments import replace_at
+from ..engine.functions.calls.arguments import replace_at
 from ..look.check import pick, slope_at
 from ..look.subject import as_float, brackets
 from .derivatives import (

@@ -36,7 +36,7 @@ from multigrad.command.guessed_inputs import (
 )
 from multigrad.command.worker import Apart, Lost
 from multigrad.core.backend.discovery import in_use, load_backend
-from multigrad.core.functions.arguments import owner_of
+from multigrad.core.backend.values import owner_of
 from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.rules.registry import resolve
 from multigrad.core.rules.rule import Rule

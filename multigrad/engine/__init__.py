@@ -50,17 +50,12 @@ provide("multigrad", {
         "engine.functions.proof.memory": "as_placed",
     },
     # calls of it: as written, of numbers that it reads, with what it assumes
-    "core.functions.entries": {
-        "engine.functions.entries": "native_entry entry_under_transforms",
-        "engine.functions.known_forms": "find_form entries_by_facts",
-    },
-    "core.functions.binding": {
-        "engine.functions.calls.library_dtypes": "weakened",
-        "engine.functions.calls.assumptions": "explain_places",
-    },
     "core.functions.facts": {"engine.functions.nested_calls": "answer_of_code"},
     # documents, and models that are being built
     "core.functions.function": {
+        "engine.functions.calls.binding": "bind_leaves_of_code",
+        "engine.functions.entries": "native_entry decided_entry proving_each_call",
+        "engine.functions.known_forms": "entries_by_facts",
         "engine.functions.saving": "encode_function _rebuild",
         "engine.functions.nested_calls": "inline",
     },
@@ -71,6 +66,7 @@ provide("multigrad", {
     # rules of such code, over shards, under forwards that are functions, and their vjp
     "core.rules.specialization": {
         "engine.capture.copies.run_or_import": "run_rule",
+        "engine.functions.decision": "find_omission",
         "engine.functions.calls.as_written": "run_as_written",
         "engine.trace.derived.shards": "over_shards",
     },
@@ -95,6 +91,8 @@ provide("multigrad", {
     "core.rules.rule_in_force": {"engine.support.parts": "bind_addressed"},
     "core.rules.vjp": {
         "engine.rules.jvp": "vjp_by_framework as_derived entry_of vjp_as_written",
-        "engine.functions.calls.assumptions": "check_call",
+        "engine.functions.calls.arguments": "open_leaves",
+        "engine.functions.calls.assumptions": "check_call explain_places",
+        "engine.functions.known_forms": "decide_vjp",
     },
 })  # fmt: skip

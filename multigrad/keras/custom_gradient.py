@@ -27,7 +27,8 @@ import numpy as np
 from keras.src.backend import compute_output_spec, get_keras_mask, set_keras_mask
 
 from ..core.backend.contract import Backend
-from ..core.functions.arguments import flatten, owner_of, replace_at, unwrap
+from ..core.backend.values import owner_of
+from ..core.functions.arguments import flatten
 from ..core.functions.capture_errors import NotCaptured
 from ..core.functions.facts import shape_key
 from ..core.ir.op import dtype_name
@@ -35,6 +36,7 @@ from ..core.lowering.checks import find_lacking
 from ..core.ops.numerics import as_numpy_dtype
 from ..core.support.trees import Tensor, optree
 from ..engine.backend.guest import Kind, kind_of
+from ..engine.functions.calls.arguments import replace_at, unwrap
 from ..engine.functions.calls.parameters import BoundFunction, bind_call
 from ..engine.functions.custom_gradient import function as make_function
 from ..engine.functions.function import Function, take_placeholders

@@ -14,13 +14,13 @@ import keras
 import numpy as np
 
 from ..core.backend.discovery import backend_of
-from ..core.functions.arguments import replace_at
 from ..core.rules.context import normalize_key
 from ..core.rules.registry import resolve, unknown_keyword_error
 from ..core.rules.rule import Rule
 from ..core.rules.rule_application import apply_rule
 from ..core.support.params import read_params
 from ..core.trace.active_rules import Moving, settle
+from ..engine.functions.calls.arguments import replace_at
 from ..engine.rules.gradients import GradientRule
 from ..errors import RuleError, RuleTypeError, RuleValueError
 from .compiled_steps import BACKEND, opaque, read_number, read_value

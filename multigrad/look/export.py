@@ -17,14 +17,16 @@ from typing import Any
 
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import load_backend
-from ..core.functions.arguments import flatten, owner_of, unwrap
+from ..core.backend.values import owner_of
+from ..core.functions.arguments import flatten
 from ..core.functions.capture_errors import NotCaptured
-from ..core.functions.decision import EXPORTED
 from ..core.functions.recipe import Variant
 from ..core.rules.activation import Activation
 from ..core.rules.rule_in_force import read_number
 from ..core.rules.vjp import function_under
 from ..core.support.trees import optree
+from ..engine.functions.calls.arguments import unwrap
+from ..engine.functions.decision import EXPORTED, decide_call
 from ..engine.functions.documents.format import MOST_BYTES, parse
 from ..engine.functions.eject.eject import eject_operators
 from ..engine.functions.function import Function, as_function
@@ -209,7 +211,7 @@ def _export_function(
     layout, leaves = function.entries.lay_out([unwrap(leaf) for leaf in leaves], tree)
     subject = function.recipe.subject
     try:
-        variant: Variant = function.entries.decide(EXPORTED, layout, leaves, backend).variant
+        variant: Variant = decide_call(function.entries, EXPORTED, layout, leaves, backend).variant
     except NotCaptured as error:
         raise UnsupportedOp(
             f"{subject} runs as written, so it cannot be exported to {path.name!r}: {error.error}"

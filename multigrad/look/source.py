@@ -21,7 +21,6 @@ from ..core import ops
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import in_use, load_backend
 from ..core.backend.emitted import Attached
-from ..core.functions.decision import LOWERED, SHOWN
 from ..core.functions.recipe import Variant
 from ..core.ir.graph import Graph, Node, format_graph
 from ..core.ir.op import INPUT_SHAPE, SCALAR_SHAPE, T, Type
@@ -38,6 +37,7 @@ from ..core.rules.rule_in_force import RuleInForce, chain_of, read_number
 from ..core.trace.active_rules import Moving
 from ..core.trace.trace import NeedsConcrete
 from ..engine.functions.chain import Chain
+from ..engine.functions.decision import LOWERED, SHOWN
 from ..engine.functions.eject.eject import eject, fact_checks
 from ..engine.functions.function import Function
 from ..engine.functions.known_forms import find_variant

@@ -20,10 +20,9 @@ from ..core.backend.discovery import (
     load_backend,
     refuse_unusable,
 )
-from ..core.backend.values import is_float_tensor
-from ..core.functions.arguments import Layout, flatten, owner_of, replace_at, unwrap
+from ..core.backend.values import is_float_tensor, owner_of
+from ..core.functions.arguments import Layout, flatten
 from ..core.functions.capture_errors import NotCaptured
-from ..core.functions.decision import SHOWN
 from ..core.functions.recipe import Options
 from ..core.functions.samples import is_float as is_float_array
 from ..core.ir.op import dtype_name
@@ -38,10 +37,11 @@ from ..core.rules.vjp import vjp_leaves
 from ..core.support.trees import Tensor, optree
 from ..engine import random
 from ..engine.capture.user_code.libraries import dialect_of
-from ..engine.functions.calls.arguments import name_paths, positional_names
+from ..engine.functions.calls.arguments import name_paths, positional_names, replace_at, unwrap
 from ..engine.functions.calls.parameters import BoundFunction, signature_of
 from ..engine.functions.code_recipes import recipe_of_pair
 from ..engine.functions.custom_gradient import function as make_function
+from ..engine.functions.decision import SHOWN
 from ..engine.functions.function import Function
 from ..engine.functions.importers import as_function, find_custom
 from ..engine.functions.known_forms import find_variant, shape_under

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from multigrad.core.functions import decision
+from multigrad.engine.functions import decision
 
 ROOT = Path(decision.__file__).parents[3]
 FOLDERS = [ROOT / "multigrad", *(ROOT / "backends").glob("multigrad_*")]
 FILES = [path for folder in FOLDERS for path in folder.rglob("*.py")]
-# They capture, or take up what was captured, and run nothing; those of calls hand it to `decide`.
+# They capture, or take up what was captured, and run nothing; those of calls hand it to `decide`,
+# unless it is the whole of its code (`Variant.is_whole`).
 CAPTURING = {
-    "multigrad/core/functions/entries.py",
+    "multigrad/core/functions/function.py",
     "multigrad/core/rules/activation_function.py",
+    "multigrad/core/rules/vjp.py",
+    "multigrad/engine/functions/decision.py",
+    "multigrad/engine/functions/entries.py",
     "multigrad/engine/functions/known_forms.py",
     "multigrad/engine/functions/saving.py",
     "backends/multigrad_torch/compile/function_calls.py",

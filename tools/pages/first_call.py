@@ -34,7 +34,7 @@ PARTS = {  # by the file that begins each
     "core/rules/activation.py": "The rule in force, and its Function",
     "core/functions/function.py": "The call of the Function",
     "core/functions/plain.py": "Capture of the rule, which is the library's: it was proven before",
-    "core/functions/decision.py": "Lowering to torch",
+    "core/lowering/lower.py": "Lowering to torch",
     "multigrad_torch/core/attach/render.py": "Attachment to torch's autograd",
 }
 

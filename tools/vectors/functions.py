@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.core.functions.decision import SHOWN
 from multigrad.core.ir.graph import Graph, Node
 from multigrad.core.ir.op import FLOATS, T
+from multigrad.engine.functions.decision import SHOWN
 from multigrad.engine.functions.documents.format import hex_of
 from multigrad.engine.functions.function import Function
 from multigrad.engine.functions.known_forms import find_variant

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from multigrad.core.backend.contract import Backend
-from multigrad.core.functions.arguments import replace_at
 from multigrad.engine.capture.user_code.inspection import contents
+from multigrad.engine.functions.calls.arguments import replace_at
 from multigrad.engine.functions.function import Function
 from multigrad.engine.trace.contents import attributes_of
 

@@ -23,9 +23,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core, source_info_util
 
-from multigrad.core.functions.arguments import replace_at
 from multigrad.core.rules.signature import name_of
 from multigrad.core.trace.lookups import Meanings, look_up_all
+from multigrad.engine.functions.calls.arguments import replace_at
 from multigrad.engine.functions.function import Function
 from multigrad.errors import RuleValueError
 from multigrad.models.gradient_replacement import replace_gradient

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.eager.forwardprop_util import pack_tangents
 
-from multigrad.core.functions.arguments import replace_at
+from multigrad.engine.functions.calls.arguments import replace_at
 from multigrad.errors import GradientError
 
 Tensor: TypeAlias = Any

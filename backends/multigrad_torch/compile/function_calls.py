@@ -16,7 +16,6 @@ import torch
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.functions.arguments import flatten
 from multigrad.core.functions.capture_errors import NotCaptured
-from multigrad.core.functions.decision import COMPILED, EXPORTED, SAME, decide, form_under_autocast
 from multigrad.core.functions.facts import gather_facts
 from multigrad.core.functions.function import FunctionBase, by_identifier
 from multigrad.core.functions.recipe import Variant
@@ -32,6 +31,13 @@ from multigrad.core.trace.source import AUTOCAST, MISSING, TWICE
 from multigrad.core.trace.trace import NeedsConcrete, Value
 from multigrad.engine.capture.user_code.reads import Reads
 from multigrad.engine.capture.values.oracle import ModeOf
+from multigrad.engine.functions.decision import (
+    COMPILED,
+    EXPORTED,
+    SAME,
+    decide,
+    form_under_autocast,
+)
 from multigrad.engine.functions.function import Function, as_function, uncaptured
 from multigrad.engine.functions.saving import as_operator
 from multigrad.errors import MultigradError, TraceError, UnsupportedOp

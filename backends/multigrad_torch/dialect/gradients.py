@@ -12,7 +12,6 @@ from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
 from multigrad.core import ops
-from multigrad.core.functions.arguments import replace_at
 from multigrad.core.ir.op import is_float
 from multigrad.core.support.trees import optree
 from multigrad.core.trace.trace import Value
@@ -24,6 +23,7 @@ from multigrad.engine.capture.taken_gradients import (
     take_gradients,
     tell_apart,
 )
+from multigrad.engine.functions.calls.arguments import replace_at
 from multigrad.engine.trace.code_trace import CodeTrace
 
 Tensor: TypeAlias = Any

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...core import xp as _xp
-from ...core.functions.arguments import owner_of
+from ...core.backend.values import owner_of
 from ...core.rules.signature import name_of
 from ...core.support.trees import optree
 from ...errors import RuleTypeError

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...core.backend.discovery import load_backend
-from ...core.functions.arguments import owner_of, replace_at
+from ...core.backend.values import owner_of
 from ...core.ops.numerics import as_numpy_dtype
 from ...core.rules.signature import name_of
 from ...core.support.trees import optree
+from ...engine.functions.calls.arguments import replace_at
 from ...engine.functions.proof.compare import eps_of
 from ...errors import RuleTypeError
 from ...look.subject import brackets, is_float_array, read_arguments

@@ -236,10 +236,11 @@ class Captures:
 
     def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:
         # A variant captured for wide floats may hold in 16 bits, too: its `reach` tells in which.
-        if not layout.is_apart or layout.mixes_floats or "dtype" in self.facts:
+        key = layout.key_of_wide
+        if key is None or "dtype" in self.facts:
             return None
         facts_of_wide = {fact: value for fact, value in facts.items() if fact != "dtype"}
-        wide = self.variants.get((layout.key_of_wide, items_key(facts_of_wide)))
+        wide = self.variants.get((key, items_key(facts_of_wide)))
         if wide is None or wide.reach is None or not wide.reach.holds_in(facts["dtype"]):
             return None
         return replace(wide, layout=layout.without_objects(), facts=dict(facts))

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...errors import TraceError
+from ..backend.values import owner_of
 from ..ir.graph import Location
 from ..ir.op import FLOATS, T, dtype_name
 from ..passes.facts import GIVEN, LIBRARY, Shapes, needed_shapes
@@ -23,7 +24,7 @@ from ..support.lazy_modules import provided
 from ..support.trees import Tensor
 from ..trace.lookups import is_read, look_up
 from ..trace.trace import NeedsConcrete, Trace, Value, known_shape
-from .arguments import Layout, Leaf, owner_of
+from .arguments import Layout, Leaf
 from .capture_errors import NotCaptured
 from .recipe import attribute_of
 
@@ -48,8 +49,7 @@ def gather_facts(
         places: where the code asked for facts.
     """
     facts: dict[str, Any] = {}
-    if layout.mixes_floats or layout.is_apart:
-        # Such layouts are captured for each dtype.
+    if layout.needs_dtype:
         needed = needed | {"dtype"}
     for fact, kind, index in places_of(sorted(needed), layout, first_tensor(layout)):
         if is_read(fact):

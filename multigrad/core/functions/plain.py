@@ -22,22 +22,35 @@ from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
+
 from ...errors import GradientError, TraceError
 from .. import xp
 from ..ir import questions
-from ..ir.graph import Graph
-from ..ir.op import FLOAT_SCALAR
+from ..ir.graph import Graph, Node
+from ..ir.op import (
+    BOOL,
+    FLOAT_SCALAR,
+    INPUT,
+    INPUT_SHAPE,
+    SCALAR_SHAPE,
+    UNKNOWN,
+    T,
+    Type,
+    is_float,
+)
 from ..lowering.function_graph import FunctionGraph
+from ..passes.facts import shape_fact
 from ..passes.simplify import simplify
 from ..support.trees import optree
+from ..trace.coercion import cast_node, lift_array
 from ..trace.lookups import NAME, Telling, names_in, reading
 from ..trace.source import CODE, OWN, TENSORS, Reading
-from ..trace.trace import NeedsConcrete, Trace, constant, setting
+from ..trace.trace import NeedsConcrete, Trace, Value, constant, known_shape, setting
 from ..trace.xp.all import CORE_NAMES
 from ..trace.xp.symbol import Symbol
-from .arguments import Layout, type_of
+from .arguments import Layout, Leaf
 from .capture_errors import NotCaptured, defined_at
-from .gradients import check_gradient, match_gradients
 from .proof import is_of_library, own_code
 from .recipe import Recipe, Recorded, Variant
 
@@ -112,21 +125,23 @@ def capture_plain(recipe: Recipe, layout: Layout, facts: Mapping[str, Any]) -> V
 
 
 def _record(recipe: Recipe, layout: Layout, trace: Trace) -> Variant:
-    symbols = {leaf.name: _symbol_of(trace, layout, leaf) for leaf in layout.leaves}
-    inputs = {leaf.name: symbols[leaf.name].node for leaf in (*layout.tensors, *layout.numbers)}
+    (tensor,) = layout.tensors  # as a rule's has
+    is_relative = tensor.is_float or tensor.dtype == T
+    type_ = INPUT if is_relative else Type("tensor", tensor.dtype, UNKNOWN)
+    symbols = {tensor.name: trace.input(tensor.name, type_)}
+    symbols |= {leaf.name: trace.input(leaf.name, FLOAT_SCALAR) for leaf in layout.numbers}
+    inputs = {name: symbol.node for name, symbol in symbols.items()}
     for leaf in layout.numbers:
         if f"param:{leaf.name}" in trace.facts:  # recorded as this value, which it has to keep
             symbols[leaf.name] = trace.value(constant(trace.facts[f"param:{leaf.name}"]))
     record: Callable[..., Recorded] | None = recipe.record  # a rule's takes any trace
-    assert record is not None and len(layout.tensors) == 1  # as a rule's has
+    assert record is not None
     recorded = record(trace, *layout.rebuild(tuple(symbols.values())))
-    (tensor,), pull = layout.tensors, recorded.pull
+    pull = recorded.pull
     assert pull is not None
     argument = inputs[tensor.name]
     grad_out = trace.input("grad_out", argument.type)
-    returned = match_gradients(recipe.name, pull(grad_out), layout)
-    index = layout.indices("tensor")[0]
-    gradient = check_gradient(trace, tensor, argument, returned[index])
+    gradient = check_gradient(trace, tensor, argument, pull(grad_out)[0])
     if gradient is None:
         raise GradientError(
             f"{recipe.subject} returned None; for zero write xp.zeros_like(grad_out)"
@@ -150,13 +165,6 @@ def _record(recipe: Recipe, layout: Layout, trace: Trace) -> Variant:
         facts=dict(sorted(trace.facts.items())),
         reads_names=trace.source.reads_names,
     )
-
-
-def _symbol_of(trace: Trace, layout: Layout, leaf: Any) -> Any:
-    if leaf.kind == "static":
-        return leaf.value
-    type_ = FLOAT_SCALAR if leaf.kind == "number" else type_of(layout, leaf)
-    return trace.input(leaf.name, type_)
 
 
 def _origin(trace: Trace) -> str:
@@ -210,3 +218,110 @@ def _codes_of(function: FunctionType) -> set[CodeType]:
         # Not by getattr, which would load all of `xg.xp`.
         waiting += [vars(module).get(name) for module in modules for name in code.co_names]
     return found
+
+
+# --- the gradient that code returns ---------------------------------------------------------------
+def check_gradient(
+    trace: Trace, leaf: Leaf, argument: Node, gradient: Any, *, casts: bool = False
+) -> Value | None:
+    """Return a gradient as a symbolic value of its argument's type; None where there is none.
+
+    `casts`: a gradient that is no float becomes one, as in the library of imported code.
+    """
+    if gradient is None:
+        return None
+    type_ = argument.type
+    start = f"{'rule' if trace.kind == 'rule' else 'function'} {trace.name!r} returned"
+    # Libraries take a number for a tensor without axes.
+    if is_one_number(gradient) and has_no_axes(trace, argument):
+        return trace.value(xp.full_like(trace.value(argument), gradient).node)
+    if not isinstance(gradient, Value):
+        if isinstance(gradient, bool | int | float | str | bytes) or callable(gradient):
+            or_none = "" if trace.kind == "rule" else ", or None"
+            raise GradientError(
+                f"{start} {gradient!r:.60} as the gradient of argument {leaf.path!r}; expected a "
+                f"tensor of its shape, such as xp.zeros_like({leaf.path}){or_none}"
+            )
+        gradient = trace.value(lift_array(trace, gradient))
+    actual_type = gradient.node.type
+    if actual_type.kind == "scalar":
+        raise GradientError(
+            f"{start} a number as the gradient of argument {leaf.path!r}; expected a tensor of its "
+            f"shape: xp.full_like({leaf.path}, number)"
+        )
+    if not _may_agree(trace, gradient, type_):
+        raise GradientError(
+            f"{start} a gradient of {describe(actual_type)} for argument {leaf.path!r}, whose "
+            f"shape is {describe(type_)}; expected the same shape"
+        )
+    # As the frameworks' engines do; some of them cast what is no float, too.
+    is_cast = is_float(actual_type) or (casts and is_float(type_))
+    if actual_type.dtype != type_.dtype and is_cast:
+        return trace.value(cast_node(gradient.node, type_.dtype))
+    if actual_type.dtype == BOOL:
+        raise GradientError(
+            f"{start} bools as the gradient of argument {leaf.path!r}; multiply by the upstream "
+            "gradient"
+        )
+    if actual_type.dtype != type_.dtype:
+        # They may differ for some dtypes of the first tensor, so the dtype becomes a fact.
+        facts = trace.facts
+        if "dtype" not in facts:
+            raise NeedsConcrete("dtype")
+        actual = [facts["dtype"] if t.dtype == "T" else t.dtype for t in (actual_type, type_)]
+        if actual[0] != actual[1]:
+            raise GradientError(
+                f"{start} a {actual[0]} gradient for argument {leaf.path!r} of {actual[1]}; cast "
+                "it back"
+            )
+    return gradient
+
+
+def is_one_number(gradient: Any) -> bool:
+    """Return whether a gradient is a number, which libraries take for a tensor without axes."""
+    if isinstance(gradient, Value):
+        return gradient.node.type.kind == "scalar" and gradient.node.type.dtype != BOOL
+    if isinstance(gradient, np.ndarray | np.generic):
+        return gradient.ndim == 0 and gradient.dtype.kind in "iuf"
+    return isinstance(gradient, int | float) and not isinstance(gradient, bool)
+
+
+def has_no_axes(trace: Trace, argument: Node) -> bool:
+    """Return whether an argument has no axes; where that is not fixed, it becomes a fact."""
+    if argument.type.shape == SCALAR_SHAPE:
+        return True
+    ndim, shape = (shape_fact(argument, name) for name in ("ndim", "shape"))
+    if shape is not None and shape in trace.facts:
+        return trace.facts[shape] == ()
+    if ndim is not None and ndim not in trace.facts:
+        raise NeedsConcrete(ndim)
+    return ndim is not None and trace.facts[ndim] == 0
+
+
+def _may_agree(trace: Trace, gradient: Value, type_: Type) -> bool:
+    # UNKNOWN is decided when the backward runs.
+    actual, expected = gradient.node.type.shape, type_.shape
+    if actual == expected or UNKNOWN in (actual, expected):
+        return True
+    if INPUT_SHAPE not in (actual, expected):
+        return False
+    # The first tensor may have no axes, or one of length 1: a fact decides.
+    fact = "ndim" if SCALAR_SHAPE in (actual, expected) else "shape"
+    if fact not in trace.facts and "shape" not in trace.facts:
+        raise NeedsConcrete(fact)
+    shape = trace.facts.get("shape")
+    if fact == "ndim":
+        return (trace.facts["ndim"] if shape is None else len(shape)) == 0
+    gradient_shape = known_shape(gradient)
+    return gradient_shape is None or gradient_shape == shape
+
+
+def describe(type_: Type) -> str:
+    shape = type_.shape
+    if shape == INPUT_SHAPE:
+        return "the first tensor's shape"
+    if isinstance(shape, tuple) and shape and shape[0] == "reduced":
+        _, axis, keepdims = shape
+        words = "with 1 for" if keepdims else "without"
+        return f"the first tensor's shape {words} {'all axes' if axis is None else f'axis {axis}'}"
+    return "one number" if shape == () else f"[{type_}]"

@@ -27,14 +27,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import DisprovedError, TraceError
 from ..backend.contract import Backend
+from ..backend.values import owner_of
 from ..ir.graph import Location, Node
 from ..lowering.function_graph import FunctionGraph
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.params import Fused
 from ..support.records import record
-from ..support.trees import Tensor
+from ..support.trees import Tensor, optree
 from ..trace.source import OWN
-from .arguments import Layout, Leaf, owner_of
+from .arguments import Layout, Leaf
 
 # --- updates of arguments in place ----------------------------------------------------------------
 COPIES = "xg.Capture(copies=True)"  # in messages
@@ -389,6 +390,13 @@ class Variant:
     reach: Reach | None = None
     numbers: tuple[Callable[[], float], ...] = ()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether its graphs are all that its code does, as of plain rules; else `decide` says how
+        a call runs.
+        """
+        return not (self.omissions or self.updates or self.notes)
+
     def laid_out(self, layout: Layout) -> Variant:
         """Return this variant with another layout of the same key."""
         return self if self.layout is layout else replace(self, layout=layout)
@@ -397,6 +405,14 @@ class Variant:
         """Return the present values of `numbers`, by the names of these inputs."""
         names = self.graphs.params[len(self.graphs.params) - len(self.numbers) :]
         return dict(zip(names, (find() for find in self.numbers), strict=True))
+
+
+def assemble(variant: Variant, values: Sequence[Any]) -> Any:
+    """Return the outputs of a call, nested, of those that its graphs give."""
+    remaining = iter(values)
+    count = variant.outputs.num_leaves
+    flat = [variant.fixed[i] if i in variant.fixed else next(remaining) for i in range(count)]
+    return optree.tree_unflatten(variant.outputs, flat)
 
 
 @dataclass(slots=True, eq=False)

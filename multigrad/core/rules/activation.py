@@ -36,7 +36,7 @@ from .registry import apply_now, unknown_keyword_error, with_choices
 from .rule_names import Epoch
 
 if TYPE_CHECKING:
-    from ..functions.binding import Entry
+    from ..functions.function import Entry
     from .rule import Rule
     from .rule_in_force import RuleInForce
 

@@ -19,11 +19,10 @@ from typing import Any
 from ...errors import RuleTypeError, TraceError
 from ..backend.contract import Backend
 from ..backend.discovery import backend_of
-from ..functions.arguments import Layout, Leaf, lay_out
+from ..functions.arguments import Layout, Leaf, lay_out_flat
 from ..functions.capture_errors import NotCaptured
 from ..functions.captures import Captures, captures_of
-from ..functions.entries import Entries
-from ..functions.function import FunctionBase
+from ..functions.function import Entries, FunctionBase
 from ..functions.recipe import (
     ArgumentRules,
     Forms,
@@ -292,11 +291,13 @@ def _lay_out(parameters: inspect.Signature | None, leaves: Sequence[Any], tree: 
     check_tensor(leaves, tree)
     x = leaves[0]
     dtype = x.node.type.dtype if isinstance(x, Value) else dtype_name(x.dtype)
-    return lay_out(tree, [Leaf("tensor", "tin", "tin", dtype)])
+    return lay_out_flat([Leaf("tensor", "tin", "tin", dtype)])
 
 
 def check_tensor(leaves: Sequence[Any], tree: Any) -> None:
-    """Raise if the first argument is no tensor, such as a list of some."""
+    """Raise if the first argument is no tensor, such as a list of some; `tree` None: it is one."""
+    if tree is None:
+        return
     (given, *_), _ = optree.tree_unflatten(tree, leaves)
     if given is not leaves[0] or not (isinstance(given, Value) or hasattr(given, "dtype")):
         backend_of(given)

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 
 from ...errors import GradientError, RuleError, TraceError
 from ..backend.contract import Backend
-from ..functions.arguments import Layout, Leaf, flatten, lay_out
+from ..functions.arguments import Layout, Leaf, lay_out_flat
 from ..functions.capture_errors import NotCaptured, warn_native
 from ..functions.captures import Captures, prove
-from ..functions.decision import UNSEEN, omissions_of
 from ..functions.plain import call_plainly
 from ..functions.recipe import (
     KEY,
@@ -49,13 +48,11 @@ from ..support.lazy_modules import NEEDS_ENGINE, of_engine, provided
 from ..support.params import Range
 from ..support.threads import SERIALS, build_once
 from ..trace.lookups import is_read, now
-from ..trace.source import ASSERTIONS, AUTOCAST, FORWARD_MODE, SHARED, TENSORS, Reading
+from ..trace.source import TENSORS, Reading
 from ..trace.trace import NeedsConcrete, Trace, Value, setting
 
 Tensor = Any
 Rule = Any  # of rule.py, which imports this module
-# Nothing that a rule's graph leaves out of its code, as it is a backward pass.
-NOT_SEEN = (UNSEEN - {ASSERTIONS}) | {AUTOCAST, FORWARD_MODE, SHARED}
 SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 3, 2))  # by rank, no two axes alike
 MOST_CODES = 4096  # of all rules: then the table is emptied
 
@@ -180,9 +177,8 @@ class Specialization:
         return form.laid_out(variant.layout)
 
     def _form(self, variant: Variant, has_tin: bool) -> Variant:
-        left_out = omissions_of(self.captures[has_tin].recipe, variant)
-        problem = next((left_out[kind] for kind in left_out if kind not in NOT_SEEN), "")
-        if problem:
+        recipe = self.captures[has_tin].recipe
+        if not variant.is_whole and (problem := find_omission(recipe, variant)):
             raise TraceError(f"{self.subject}: {problem}")
         graph, origin = bare_graph(variant.graphs, has_tin), variant.graphs.forward.origin
         self.code.draws |= graph.input("key") is not None
@@ -235,7 +231,7 @@ class Specialization:
         dtype = x.node.type.dtype if isinstance(x, Value) else dtype_name(x.dtype)
         rows = [Leaf("tensor", "tin" if has_tin else "grad_out", "tin", dtype)]
         rows += [Leaf("number", name, name) for name in self.runtime]
-        return lay_out(flatten(tuple(rows), {})[1], rows)
+        return lay_out_flat(rows)
 
     def _sample(self, facts: Mapping[str, Any], x: Tensor = None, *values: Any) -> tuple[Any, ...]:
         # Numbers of the capture come first, then those of the call, then the defaults.
@@ -409,6 +405,12 @@ def record_rule(rule: Rule, grad_out: Value, tin: Value | None, params: Mapping[
     specialization = bound_rule.specialization
     ordered = [now(values[name]) for name in specialization.runtime]
     return specialization.record(grad_out, tin, ordered)
+
+
+@provided
+def find_omission(recipe: Recipe, variant: Variant) -> str:
+    """Return what a rule's graph leaves out that its code does; "": nothing that shows."""
+    return ""
 
 
 @provided

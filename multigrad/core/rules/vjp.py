@@ -11,14 +11,12 @@ from ...errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
 from .. import ops
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among, entry_points, load_backend, refuse_unusable
-from ..backend.values import in_one_framework
-from ..functions.arguments import Layout, flatten, learn_containers, owner_of, unwrap
-from ..functions.binding import Entry, Run, assemble, explain_places
+from ..backend.values import in_one_framework, owner_of
+from ..functions.arguments import KNOWN_LEAVES, Layout, flatten
 from ..functions.capture_errors import NotCaptured
 from ..functions.captures import open_indices
-from ..functions.decision import PULLED
-from ..functions.function import FunctionBase
-from ..functions.recipe import Variant
+from ..functions.function import Entry, FunctionBase, Run
+from ..functions.recipe import Variant, assemble
 from ..ir.op import BOOL, FLOATS, WHOLE, dtype_name
 from ..passes.facts import LIBRARY
 from ..support.lazy_modules import NEEDS_ENGINE, of_engine, provided
@@ -27,7 +25,7 @@ from ..support.threads import build_once
 from ..support.tracebacks import door, shorten
 from ..support.trees import Tensor, optree
 from ..trace.active_rules import FREE, KeySource
-from ..trace.lookups import at_present
+from ..trace.lookups import at_present, is_read
 from ..trace.trace import Value
 from .activation import Activation
 from .activation_function import put_under
@@ -116,9 +114,8 @@ def open_inputs(
     """
     refuse_class(f)
     leaves, tree = flatten(inputs, {})
-    if learn_containers(leaves):
-        leaves, tree = flatten(inputs, {})
-    leaves = [unwrap(leaf) for leaf in leaves]
+    if any(not isinstance(leaf, KNOWN_LEAVES) and owner_of(leaf) is None for leaf in leaves):
+        leaves, tree = open_leaves(inputs)
     if all(owner_of(leaf) is None for leaf in leaves):
         leaves = [np.asarray(leaf) if isinstance(leaf, float) else leaf for leaf in leaves]
     # NumPy arrays next to tensors become that framework's.
@@ -130,6 +127,14 @@ def open_inputs(
         refuse_unusable(*map(type, leaves))
         raise RuleTypeError(f"{name} got no tensor; pass arrays or tensors as inputs")
     return leaves, tree, backend_among(leaves[i] for i in places)
+
+
+@provided
+def open_leaves(inputs: tuple[Any, ...]) -> tuple[list[Any], Any]:
+    """Return the leaves of inputs, those of containers that a framework knows and the tensors of
+    variables among them, and the nesting of (args, kwargs).
+    """
+    return flatten(inputs, {})
 
 
 def vjp_leaves(
@@ -209,9 +214,8 @@ def as_function(
         leaves, tree = flatten((*leaves, *values), {})
         layout = function.recipe.lay_out(function.parameters, leaves, tree)
     else:
-        function, leaves, tree = as_derived(f, leaves, tree)
+        function, layout, leaves = as_derived(f, leaves, tree)
         draws = function.draws
-        layout, leaves = function.entries.lay_out(leaves, tree)
     return function, layout, leaves, draws
 
 
@@ -238,14 +242,14 @@ def _of_function(
     if function.entries.runs_as_written(layout):
         return vjp_as_written(function, layout, leaves, backend, None)
     try:
-        variant, reason, _ = function.entries.decide(PULLED, layout, leaves, backend)
+        variant, is_written = _form(function, layout, leaves, backend)
     except NotCaptured as error:
         error.error.__cause__ = error.__cause__
         if function.recipe.is_derived:
             raise error.error from error.__cause__
         explanation = function.recipe.give_up(error.error)
         return vjp_as_written(function, layout, leaves, backend, explanation)
-    if reason:
+    if is_written:
         return vjp_as_written(function, layout, leaves, backend, None)
     graphs = variant.graphs
     arguments = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
@@ -275,6 +279,26 @@ def _of_function(
     outputs = assemble(variant, (output,) if is_single else output)
     flat_outputs = optree.tree_leaves(outputs, none_is_leaf=True)
     return outputs, pull
+
+
+def _form(
+    function: FunctionBase, layout: Layout, leaves: Sequence[Any], backend: Backend
+) -> tuple[Variant, bool]:
+    """Return what a call was captured to, and whether it runs as written instead."""
+    if not any(map(is_read, function.captures.facts)):
+        variant = function.captures.for_call(layout, leaves)
+        if variant.is_whole:
+            return variant, False
+    variant, reason, _ = decide_vjp(function, layout, leaves, backend)
+    return variant, bool(reason)
+
+
+decide_vjp = of_engine(__name__, "decide_vjp", "a derivative of code that does more than its graph")
+
+
+@provided
+def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Sequence[Any]) -> None:
+    """Raise which index lies outside, if that made a call fail; a rule has no indices."""
 
 
 def _keep(

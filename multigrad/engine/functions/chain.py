@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.functions.arguments import owner_of, unwrap
+from ...core.backend.values import owner_of
 from ...core.functions.recipe import Options, Recipe, Recorded
 from ...core.lowering.forwards import Forward
 from ...core.rules.registry import resolve
@@ -18,6 +18,7 @@ from ...core.support.trees import optree
 from ...errors import RuleTypeError, suggest
 from ..support.parts import find_part
 from ..trace.code_trace import CodeTrace
+from .calls.arguments import unwrap
 from .calls.parameters import BoundFunction, unknown_argument
 from .function import Function
 from .object_function import ObjectFunction

@@ -22,7 +22,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from ...core.functions.arguments import owner_of
+from ...core.backend.values import owner_of
 from ...core.functions.capture_errors import kind_name
 from ...core.functions.recipe import (
     DEFAULTS,

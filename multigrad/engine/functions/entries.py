@@ -21,21 +21,12 @@ from typing import Any
 import numpy as np
 
 from ...core.backend.contract import Backend
+from ...core.backend.discovery import FUNCTION_READERS
 from ...core.backend.emitted import Attached
-from ...core.backend.values import framework_of, in_one_framework
-from ...core.functions.arguments import PLAIN, Layout, flatten, learn_containers, owner_of, unwrap
-from ...core.functions.binding import Entry
-from ...core.functions.captures import Captures, open_indices
-from ...core.functions.decision import (
-    EAGER,
-    ORIGINAL,
-    SAME,
-    TRANSFORMED,
-    Decision,
-    decide,
-    form_under_autocast,
-)
-from ...core.functions.entries import MOST_ENTRIES, Entries, checking
+from ...core.backend.values import framework_of, in_one_framework, owner_of
+from ...core.functions.arguments import Layout, flatten
+from ...core.functions.captures import Captures, open_indices, prove
+from ...core.functions.function import MOST_ENTRIES, Entries, Entry
 from ...core.functions.recipe import (
     Options,
     Variant,
@@ -48,12 +39,20 @@ from ...core.trace.active_rules import KeySource
 from ...core.trace.identity import value_key
 from ...core.trace.source import AUTOCAST
 from ...errors import GradientError, PlaceError, RuleTypeError, TraceError
-from .calls.arguments import one_backend, positional_names
+from .calls.arguments import PLAIN, learn_containers, one_backend, positional_names, unwrap
 from .calls.as_written import explain_fallback, no_original, refuse_elsewhere, run_as_it_is
 from .calls.assumptions import check_call
 from .calls.effects import callers_own, copied_all, giving, warn_left_out
 from .calls.library_dtypes import follow_casts, follow_weak
 from .calls.parameters import Completion, bind_call, refuse_unknown
+from .decision import (
+    EAGER,
+    ORIGINAL,
+    SAME,
+    TRANSFORMED,
+    decide,
+    form_under_autocast,
+)
 
 # The entries being built around a call, as tables and keys; emptied as each is built.
 _in_progress: ContextVar[tuple[Any, ...]] = ContextVar("multigrad_entries", default=())
@@ -237,10 +236,16 @@ class EntriesOfCode(Entries):
         return f"its capture raised {type(error).__name__}: {error}"
 
     def entry_by_lengths(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
-        decision = self.decide(EAGER, layout, leaves, backend)
-        variant, layout = decision.variant, layout.without_objects()
-        entry = self.entry_by_decision(decision, layout, backend)
-        if decision.reason or not open_indices(self.recipe, variant):
+        variant, layout = self.captures.for_call(layout, leaves), layout.without_objects()
+        reason = decide(EAGER, self.recipe, variant, backend, self.options.native).reason
+        if reason:
+            return written_entry(self, variant, layout, backend, reason)
+        # `attribute_of` reads this: results on this backend lack these attributes.
+        left_out.update((backend.name, note.name) for note in variant.notes)
+        entry = self.lowered_entry(variant, backend)
+        if not variant.graphs.is_rule:
+            entry = follow_library(self, entry, variant, backend)
+        if not open_indices(self.recipe, variant):
             return entry
         by_facts: list[Entry] = []
 
@@ -259,16 +264,6 @@ class EntriesOfCode(Entries):
 
         return Entry(run_inside)
 
-    def entry_by_decision(self, decision: Decision, layout: Layout, backend: Backend) -> Entry:
-        variant = decision.variant
-        # `attribute_of` reads this: results on this backend lack these attributes.
-        if not decision.reason:
-            left_out.update((backend.name, note.name) for note in variant.notes)
-        entry = super().entry_by_decision(decision, layout, backend)
-        if decision.reason or variant.graphs.is_rule:
-            return entry
-        return follow_library(self, entry, variant, backend)
-
     def checked_entry(self, entry: Entry, variant: Variant, backend: Backend) -> Entry:
         graphs, subject = variant.graphs, self.recipe.subject
         if variant.assumed or variant.updates:
@@ -284,6 +279,27 @@ def numbers_in_list(subject: str, name: str) -> RuleTypeError:
         f"{subject} got no tensor, but numbers in a list or the like: give "
         f"numpy.array({name}), or a tensor, for {name}"
     )
+
+
+def checking(entry: Entry, check: Callable[[Sequence[Any]], None]) -> Entry:
+    run = entry.run
+
+    def run_checked(leaves: Sequence[Any], draws: KeySource) -> Any:
+        check(leaves)
+        return run(leaves, draws)
+
+    return Entry(run_checked)
+
+
+def proving_each_call(entries: Entries, entry: Entry, variant: Variant) -> Entry:
+    """Return an entry that compares the code with its graph at each call, on its tensors."""
+
+    def prove_again(leaves: Sequence[Any]) -> None:
+        # A compiler's trace has no values to compare.
+        if not any(is_reading() for is_reading, *_ in FUNCTION_READERS):
+            prove(entries.recipe, variant, leaves, is_call=True)
+
+    return checking(entry, prove_again)
 
 
 def refusing_derivatives(
@@ -386,11 +402,19 @@ def native_entry(
     return Entry(native)
 
 
-def entry_under_transforms(
-    entries: Entries, native: Entry, variant: Variant, backend: Backend
+def decided_entry(entries: Entries, variant: Variant, layout: Layout, backend: Backend) -> Entry:
+    """Return the entry of a rule's graphs, or of its code, which does more than these."""
+    reason = decide(EAGER, entries.recipe, variant, backend, entries.options.native).reason
+    if not reason:
+        return entries.lowered_entry(variant, backend)
+    return written_entry(entries, variant, layout.without_objects(), backend, reason)
+
+
+def written_entry(
+    entries: Entries, variant: Variant, layout: Layout, backend: Backend, reason: str
 ) -> Entry:
     """Return an entry that runs the code as written but under some transforms."""
-    recipe = entries.recipe
+    recipe, native = entries.recipe, native_entry(entries, layout, backend, None, reason)
     transform, is_random = backend.autodiff.transform, variant.graphs.is_random
     if transform is None and not is_random:
         return native

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeAlias, TypeVar
 
 from ...core.backend.discovery import FUNCTION_READERS, load_awaited
-from ...core.functions.arguments import PLAIN, flatten
+from ...core.functions.arguments import flatten
 from ...core.functions.captures import Captures, captures_of
 from ...core.functions.function import FunctionBase, _rebuild, encode_function, inline
 from ...core.functions.recipe import Recipe
@@ -32,7 +32,7 @@ from ...core.trace.active_rules import keyed
 from ...core.trace.trace import Value
 from ...errors import RuleTypeError, TraceError
 from ..capture.dialect import load_dialects
-from .calls.arguments import as_numbers
+from .calls.arguments import PLAIN, as_numbers
 from .calls.effects import giving, has_containers
 from .calls.parameters import BoundFunction, Completion, signature_of
 from .entries import EntriesOfCode

@@ -14,12 +14,9 @@ from typing import Any
 import numpy as np
 
 from ...core.backend.contract import Backend
-from ...core.functions.arguments import Layout, flatten, unwrap
-from ...core.functions.binding import Entry, Run
+from ...core.functions.arguments import Layout, flatten
 from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.captures import Captures, prove
-from ...core.functions.decision import LOWERED, SHOWN, Door, decide
-from ...core.functions.entries import EntriesByFacts
 from ...core.functions.facts import (
     SOME_LENGTH,
     first_tensor,
@@ -27,7 +24,7 @@ from ...core.functions.facts import (
     places_of,
     watch_arguments,
 )
-from ...core.functions.function import FunctionBase
+from ...core.functions.function import EntriesByFacts, Entry, FunctionBase, Run
 from ...core.functions.recipe import Variant
 from ...core.ir.graph import Graph
 from ...core.lowering.function_graph import FunctionGraph
@@ -41,6 +38,8 @@ from ...core.trace.trace import NeedsConcrete
 from ...errors import DisprovedError, MultigradError, TraceError
 from ..capture.user_code.reads import LOOSE, Reads, run_while
 from ..lowering.checks import format_lengths
+from .calls.arguments import unwrap
+from .decision import LOWERED, PULLED, SHOWN, Decision, Door, decide, decide_call
 from .function import Function
 from .proof.functions import AS_GIVEN
 
@@ -164,7 +163,7 @@ def _find_variant(function: Function) -> Variant:
 
 def capture_example(function: Function, *args: Any, **kwargs: Any) -> Variant:
     """Return the captured form of a Function for arguments like these; may raise `NotCaptured`."""
-    return function.entries.decide(SHOWN, *_lay_out(function, args, kwargs)).variant
+    return decide_call(function.entries, SHOWN, *_lay_out(function, args, kwargs)).variant
 
 
 def _lay_out(
@@ -182,7 +181,7 @@ def prove_given(function: Function, args: Sequence[Any]) -> None:
     """
     layout, leaves = _lay_out(function, args, {})
     try:
-        variant = function.entries.decide(SHOWN, layout, leaves).variant
+        variant = decide_call(function.entries, SHOWN, layout, leaves).variant
         with set_within(AS_GIVEN, True):
             prove(function.recipe, variant, leaves)
     except DisprovedError:
@@ -259,6 +258,17 @@ def find_form(captures: Captures, layout: Layout, leaves: Sequence[Any]) -> Vari
     variant = captures.for_call(layout, leaves)
     try_open(captures, layout, leaves, variant)
     return variant
+
+
+def decide_vjp(
+    function: FunctionBase, layout: Layout, leaves: Sequence[Any], backend: Backend
+) -> Decision:
+    """Decide how `xg.vjp` runs a call; captures its code if that is still to be done."""
+    # A form for numbers that move serves all calls of a function whose code reads some.
+    has_reads = any(map(is_read, function.captures.facts))
+    find = find_form if has_reads else Captures.for_call
+    variant = find(function.captures, layout, leaves)
+    return decide(PULLED, function.recipe, variant, backend, function.native)
 
 
 def try_open(

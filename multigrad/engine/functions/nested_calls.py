@@ -11,11 +11,10 @@ from typing import Any
 
 from ...core import ops
 from ...core.functions.arguments import flatten
-from ...core.functions.binding import assemble, lift_leaf
 from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.captures import Captures
 from ...core.functions.facts import ATTRIBUTE
-from ...core.functions.recipe import Recipe, Variant
+from ...core.functions.recipe import Recipe, Variant, assemble
 from ...core.ir.graph import Graph
 from ...core.ir.questions import crossing, note
 from ...core.lowering.derivatives import replay
@@ -34,6 +33,7 @@ from ..capture.values.memory import is_known_contiguous
 from ..lowering.calls import CustomCall, draw_in, record_call
 from ..trace.assertions import is_caught
 from ..trace.code_trace import CodeTrace, library_of, place_of
+from .calls.binding import lift_leaf
 from .calls.effects import check_apart, put_notes, put_updates
 from .calls.parameters import Completion
 from .recording.record import AppliesItself

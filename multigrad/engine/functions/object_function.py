@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import FUNCTION_READERS
-from ...core.functions.arguments import flatten, owner_of, replace_at, unwrap
-from ...core.functions.entries import MOST_ENTRIES
+from ...core.backend.values import owner_of
+from ...core.functions.arguments import flatten
+from ...core.functions.function import MOST_ENTRIES
 from ...core.functions.recipe import ImportedGradient, Options, Recipe, Recorded, library_of
 from ...core.ir.op import is_float
 from ...core.rules.signature import called_method, name_of
@@ -34,6 +35,7 @@ from ..capture.user_code.inspection import plain_function, wrapped_function
 from ..capture.user_code.libraries import OWN, written_in
 from ..capture.user_code.object_state import FilledCopy, ObjectState, held_by, is_open, read_state
 from ..trace.code_trace import CodeTrace
+from .calls.arguments import replace_at, unwrap
 from .calls.parameters import Completion, signature_of
 from .function import Function
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...core.backend.values import concrete_number
-from ...core.functions.arguments import Forgotten, Layout, Leaf, lay_out, type_of
+from ...core.functions.arguments import Layout, Leaf
 from ...core.functions.capture_errors import NotCaptured
-from ...core.functions.decision import SAVED, decide
 from ...core.functions.facts import first_tensor, places_of
 from ...core.functions.function import FunctionBase
 from ...core.functions.recipe import Variant
@@ -29,8 +28,9 @@ from ..passes.memory import without_kept
 from ..passes.residuals import drop_marks, mark_everywhere, with_dtype
 from ..passes.serialize import encode_array, encode_graph, encode_value, fail, read_fields
 from ..trace.random_keys import concrete_key
-from .calls.arguments import positional_names
+from .calls.arguments import Forgotten, lay_out, mixes_floats, positional_names, type_of
 from .calls.parameters import Completion
+from .decision import SAVED, decide
 from .documents.format import Data, clean, format_document, hash_of, seal, unseal
 from .documents.functions import STATIC, SavedFunction, decode_function, recipe_of_document
 from .function import Function, as_function, uncaptured
@@ -367,7 +367,7 @@ def over_dtypes(function: Function, variant: Variant) -> Variant:
     16 bits to compute in float32; else the form itself.
     """
     layout, facts = variant.layout, dict(variant.facts)
-    if facts.pop("dtype", None) is None or layout.mixes_floats:
+    if facts.pop("dtype", None) is None or mixes_floats(layout):
         return variant
 
     def at(dtype: str) -> Variant:

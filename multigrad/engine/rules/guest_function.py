@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...core.backend.contract import Backend
-from ...core.functions.arguments import replace_at
 from ...core.ir.op import FLOATS, dtype_name
 from ...core.support.trees import Tensor, optree
 from ...errors import GradientError, MultigradError, UnsupportedOp
 from ..backend.guest import Guest, Kind, Pull, Shape, SharedBuffer, make_zeros
+from ..functions.calls.arguments import replace_at
 from ..trace.random_keys import read_key
 
 WIDE = ("float64", "int64", "uint64")

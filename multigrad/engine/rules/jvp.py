@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from ...core.backend.contract import Backend
-from ...core.backend.values import is_float_tensor
-from ...core.functions.arguments import Layout, flatten, owner_of, replace_at, unwrap
-from ...core.functions.binding import Entry, Run, assemble
+from ...core.backend.values import is_float_tensor, owner_of
+from ...core.functions.arguments import Layout, flatten
 from ...core.functions.capture_errors import NotCaptured
-from ...core.functions.decision import PUSHED
-from ...core.functions.gradients import match_gradients
+from ...core.functions.function import Entry, Run
+from ...core.functions.recipe import assemble
 from ...core.rules.vjp import (
     COTANGENT,
     as_function,
@@ -31,9 +30,12 @@ from ...core.trace.active_rules import KeySource
 from ...core.trace.lookups import look_up
 from ...errors import RuleTypeError, RuleValueError, TraceError, UnsupportedOp
 from ..capture.user_code.reads import Reads, run_while
+from ..functions.calls.arguments import replace_at, unwrap
 from ..functions.calls.as_written import check_native, run_recipe
+from ..functions.calls.gradient_matching import match_gradients
 from ..functions.calls.parameters import BoundFunction
 from ..functions.code_recipes import recipe_of_pair
+from ..functions.decision import PUSHED, decide_call
 from ..functions.function import Function
 from ..functions.known_forms import CALLS
 
@@ -134,7 +136,7 @@ def _jvp_by_capture(
     if function.native is True:
         raise UnsupportedOp(f"{function.recipe.subject} runs as written, so it has no forward mode")
     try:
-        variant = function.entries.decide(PUSHED, layout, leaves, backend).variant
+        variant = decide_call(function.entries, PUSHED, layout, leaves, backend).variant
     except NotCaptured as error:
         raise error.error from error.error.__cause__
     arguments = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
@@ -196,13 +198,16 @@ def on_tensors(
 # --- `xg.vjp` of code: derived on NumPy, reads more than its arguments, or runs as written --------
 def as_derived(
     f: Callable[..., Any], leaves: Sequence[Any], tree: Any
-) -> tuple[Function, Sequence[Any], Any]:
-    """Return a Function, or a function as one with its true derivative; and its arguments."""
+) -> tuple[Function, Layout, Sequence[Any]]:
+    """Return a Function, or a function as one with its true derivative; the layout of its
+    arguments, and these.
+    """
     if isinstance(f, BoundFunction):
         args, kwargs = optree.tree_unflatten(tree, leaves)
         leaves, tree = flatten(*f.complete(args, kwargs))
         f = f.function
-    return f if isinstance(f, Function) else Function(recipe_of_pair(f), f), leaves, tree
+    function = f if isinstance(f, Function) else Function(recipe_of_pair(f), f)
+    return function, *function.entries.lay_out(leaves, tree)
 
 
 def entry_of(others: frozenset[str], facts: Mapping[str, Any], run: Run) -> Entry | None:

@@ -16,13 +16,19 @@ import numpy as np
 
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import backend_of, load_backend
-from ...core.functions.arguments import Layout, flatten, owner_of, replace_at, unwrap
-from ...core.functions.binding import assemble
+from ...core.backend.values import owner_of
+from ...core.functions.arguments import Layout, flatten
 from ...core.functions.capture_errors import NotCaptured
-from ...core.functions.decision import ELSEWHERE
 from ...core.functions.function import FunctionBase
-from ...core.functions.gradients import match_gradients
-from ...core.functions.recipe import GraphSource, OpaqueCalls, Options, Recipe, Recorded, Variant
+from ...core.functions.recipe import (
+    GraphSource,
+    OpaqueCalls,
+    Options,
+    Recipe,
+    Recorded,
+    Variant,
+    assemble,
+)
 from ...core.ir.op import FLOATS, dtype_name
 from ...core.lowering.checks import find_lacking, refuse_lacking
 from ...core.lowering.forwards import Forward
@@ -39,10 +45,12 @@ from ...core.trace.active_rules import FREE, KeySource
 from ...core.trace.lookups import at_present
 from ...errors import GradientError, MultigradError, RuleTypeError, TraceError, UnsupportedOp
 from ..backend.guest import Kind, kind_of
-from ..functions.calls.arguments import one_backend
+from ..functions.calls.arguments import one_backend, replace_at, unwrap
 from ..functions.calls.as_written import tensors_among
+from ..functions.calls.gradient_matching import match_gradients
 from ..functions.calls.parameters import signature_of
 from ..functions.custom_gradient import refuse_rule
+from ..functions.decision import ELSEWHERE, decide_call
 from ..functions.function import Function, as_function
 from ..lowering.plain_functions import PlainFunctions, without_autodiff
 from .guest_function import GuestFunction, LatestOutputs, OutputTree, Trials, cross
@@ -436,7 +444,7 @@ def find_variant(function: FunctionBase, layout: Layout, leaves: Sequence[Any]) 
     if function.native is True:
         return None
     try:
-        return function.entries.decide(ELSEWHERE, layout, leaves).variant
+        return decide_call(function.entries, ELSEWHERE, layout, leaves).variant
     except NotCaptured as error:
         error.error.__cause__ = error.__cause__
         function.recipe.give_up(error.error)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ...core.functions.capture_errors import NotCaptured
-from ...core.functions.decision import TRANSPOSED
 from ...core.functions.recipe import Options, Recipe, Recorded
 from ...core.ir.graph import Graph, freeze
 from ...core.ir.op import T
@@ -25,6 +24,7 @@ from ...core.trace.coercion import array_node
 from ...core.trace.trace import Trace, Value
 from ...core.trace.xp import all as xp
 from ...errors import RuleTypeError, RuleValueError, UnsupportedOp
+from ..functions.decision import TRANSPOSED, decide_call
 from ..functions.function import Function
 
 Shape = tuple[int, ...]
@@ -73,7 +73,7 @@ def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tup
                 "the function close over what it is not linear in"
             )
     try:
-        variant = function.entries.decide(TRANSPOSED, layout, arguments, backend).variant
+        variant = decide_call(function.entries, TRANSPOSED, layout, arguments, backend).variant
     except NotCaptured as error:
         raise error.error from error.error.__cause__
     graphs, names = variant.graphs, [leaf.name for leaf in layout.leaves[:example_count]]

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.core.functions.arguments import lay_out
 from multigrad.core.functions.captures import capture
 from multigrad.core.ir.graph import Graph
+from multigrad.engine.functions.calls.arguments import lay_out
 
 from ...dtypes.table import ALL_PATTERNS, names_of, values
 from ...golden import digests

@@ -74,7 +74,7 @@ def test_the_backend_is_listed_as_installed(backend: Any) -> None:
 def test_a_changed_number_is_an_argument_of_one_lowering(
     backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    functions = import_module("multigrad.core.functions.entries")
+    functions = import_module("multigrad.core.functions.function")
     lowered = []
 
     def counting(*args: Any, **kwargs: Any) -> Any:

@@ -1,23 +1,133 @@
-"""How the arguments of a call are read: which leaves are tensors, numbers, or fixed; and names."""
+"""How the arguments of a call are read: which leaves are tensors, numbers, or fixed; and names.
+
+They are any nesting of tensors, numbers and other values, among them containers that a framework
+registered, and variables that hold a tensor.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from ....core.backend.contract import Backend
-from ....core.backend.discovery import backend_among, refuse_unusable
+from ....core.backend.discovery import backend_among, in_use, refuse_unusable
 from ....core.backend.values import owner_of
-from ....core.functions.arguments import Layout, Leaf, lay_out, learn_containers
-from ....core.ir.op import BOOL, FLOATS, FLOATS_OF_16_BITS, WHOLE, dtype_name, is_name
+from ....core.functions.arguments import KNOWN_LEAVES, Layout, Leaf, flatten
+from ....core.ir.op import (
+    BOOL,
+    FLOATS,
+    FLOATS_OF_16_BITS,
+    INPUT,
+    UNKNOWN,
+    WHOLE,
+    T,
+    Type,
+    dtype_name,
+    is_name,
+)
 from ....core.lowering.function_graph import OWN_NAMES
-from ....core.support.trees import Tensor, optree, with_own_classes
+from ....core.support.records import record
+from ....core.support.trees import Tensor, learn, optree, with_own_classes
+from ....core.trace.identity import is_plain, value_key
 from ....core.trace.trace import Value
 from ....errors import GradientError, RuleTypeError
+
+PLAIN = (bool, int, str, bytes, type(None))
+
+
+# --- layouts --------------------------------------------------------------------------------------
+@record(eq=True)
+class Forgotten:
+    """Stands for a static value that is not kept, of the class named `kind`."""
+
+    kind: str
+
+
+@record()
+class LayoutOfCode(Layout):
+    """The layout of arguments that are nested at will.
+
+    Attributes:
+        is_apart: whether floats of 16 bits are part of the key: libraries compute wider here and
+            there.
+        holds_objects: whether static values among the leaves are the call's own.
+    """
+
+    is_apart: bool = False
+    holds_objects: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        Layout.__post_init__(self)
+        statics = (leaf.value for leaf in self.leaves if leaf.kind == "static")
+        object.__setattr__(self, "holds_objects", not all(map(is_plain, statics)))
+
+    @property
+    def needs_dtype(self) -> bool:
+        return self.is_apart or mixes_floats(self)
+
+    @property
+    def key_of_wide(self) -> Any:
+        if not self.is_apart or mixes_floats(self):
+            return None
+        tree, parts = self.key
+        first_dtype = self.dtype
+        return tree, tuple(
+            (kind, T if dtype == first_dtype else dtype, value) for kind, dtype, value in parts
+        )
+
+    def without_objects(self) -> Layout:
+        if not self.holds_objects:
+            return self
+        leaves = tuple(
+            leaf
+            if is_plain(leaf.value)
+            else replace(leaf, value=Forgotten(type(leaf.value).__name__))
+            for leaf in self.leaves
+        )
+        return replace(self, leaves=leaves)
+
+    def with_objects(self, leaves: Sequence[Any]) -> Layout:
+        filled_leaves = (
+            replace(leaf, value=value) if isinstance(leaf.value, Forgotten) else leaf
+            for leaf, value in zip(self.leaves, leaves, strict=True)
+        )
+        return replace(self, leaves=tuple(filled_leaves))
+
+
+def lay_out(tree: Any, rows: Sequence[Leaf], is_apart: bool = False) -> Layout:
+    first_dtype = next((leaf.dtype for leaf in rows if leaf.is_float), None)
+    parts = [
+        (
+            leaf.kind,
+            T if leaf.dtype == first_dtype and not is_apart else leaf.dtype,
+            value_key(leaf.value) if leaf.kind == "static" else None,
+        )
+        for leaf in rows
+    ]
+    return LayoutOfCode(tree, tuple(rows), (tree, tuple(parts)), is_apart)
+
+
+def mixes_floats(layout: Layout) -> bool:
+    return len({leaf.dtype for leaf in layout.leaves if leaf.is_float}) > 1
+
+
+def type_of(layout: Layout, leaf: Leaf) -> Type:
+    """Return a tensor argument's type; shape and dtype relate to the first float's."""
+    floats = [each for each in layout.tensors if each.dtype in (*FLOATS, T)]
+    if floats and leaf is floats[0]:
+        return INPUT
+    is_like_first = bool(floats) and leaf.dtype == floats[0].dtype
+    return Type("tensor", T if is_like_first else leaf.dtype, UNKNOWN)
+
+
+def describe_layout(layout: Layout) -> str:
+    words = [f"{leaf.path}: {leaf.dtype or leaf.kind}" for leaf in layout.leaves]
+    return ", ".join(words) if words else "nothing"
 
 
 def read_layout(
@@ -93,7 +203,8 @@ def one_backend(function: str, layout: Layout, leaves: Sequence[Any]) -> Backend
     if not tensors:
         refuse_unusable(*map(type, leaves))
         raise RuleTypeError(
-            f"function {function!r} got no tensor ({layout.describe()}); pass an array or a tensor"
+            f"function {function!r} got no tensor ({describe_layout(layout)}); pass an array or a "
+            "tensor"
         )
     return backend_among(tensors)
 
@@ -103,6 +214,51 @@ def positional_names(parameters: inspect.Signature | None) -> list[str]:
         return []
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [p.name for p in parameters.parameters.values() if p.kind in kinds]
+
+
+# --- leaves ---------------------------------------------------------------------------------------
+def open_leaves(inputs: tuple[Any, ...]) -> tuple[list[Any], Any]:
+    """Return the leaves of arguments by position, opened, and the nesting of (args, kwargs)."""
+    leaves, tree = flatten(inputs, {})
+    if learn_containers(leaves):
+        leaves, tree = flatten(inputs, {})
+    return [unwrap(leaf) for leaf in leaves], tree
+
+
+def learn_containers(leaves: Sequence[Any]) -> bool:
+    """Register classes among the leaves that a framework knows as containers.
+
+    Returns whether there were any: the call is then to be flattened anew.
+    """
+    has_learned = False
+    for leaf in leaves:
+        if isinstance(leaf, KNOWN_LEAVES) or owner_of(unwrap(leaf)) is not None:
+            continue
+        for backend in in_use():
+            container = backend.imports.container
+            parts = None if container is None else container(leaf)
+            if parts is not None:
+                learn(type(leaf), *parts)
+                has_learned = True
+                break
+    return has_learned
+
+
+def replace_at(leaves: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    replaced = list(leaves)
+    for i, value in zip(places, values, strict=True):
+        replaced[i] = value
+    return replaced
+
+
+def unwrap(leaf: Any) -> Any:
+    """Return the tensor that a variable of Keras or flax nnx holds now, or the leaf itself."""
+    if isinstance(leaf, KNOWN_LEAVES) or owner_of(leaf) is not None:
+        return leaf
+    # flax nnx 0.12, whose variables have both, warns about reads of `.value`.
+    has_both = hasattr(type(leaf), "value") and hasattr(type(leaf), "get_value")
+    tensor = leaf.get_value() if has_both else getattr(leaf, "value", None)
+    return tensor if tensor is not None and owner_of(tensor) is not None else leaf
 
 
 def flatten_outputs(outputs: Any) -> tuple[list[Any], Any]:

@@ -17,10 +17,9 @@ from typing import Any
 from ....core import ops
 from ....core.backend.contract import Backend
 from ....core.backend.discovery import backend_of
-from ....core.backend.values import OF_CALL
-from ....core.functions.arguments import Layout, owner_of, replace_at
+from ....core.backend.values import OF_CALL, owner_of
+from ....core.functions.arguments import Layout
 from ....core.functions.capture_errors import defined_at
-from ....core.functions.gradients import match_gradients
 from ....core.functions.recipe import Recipe, Recorded
 from ....core.ir.op import FLOATS, dtype_name
 from ....core.lowering.checks import shapes_agree
@@ -38,7 +37,9 @@ from ....errors import (
 )
 from ...capture.foreign_calls import intercepting
 from ...lowering.checks import unlike
+from .arguments import replace_at
 from .effects import copied_all
+from .gradient_matching import match_gradients
 from .imported_gradients import lost_variables
 
 OWN = __name__.partition(".")[0]

@@ -13,7 +13,6 @@ import numpy as np
 from ....core import ops
 from ....core.backend.contract import Backend
 from ....core.functions.arguments import Layout
-from ....core.functions.binding import PLACED
 from ....core.functions.facts import closed
 from ....core.functions.recipe import Variant
 from ....core.ir.graph import Graph, Node, walk
@@ -21,6 +20,10 @@ from ....errors import PlaceError
 from ...ops.loops import run_graph
 from .effects import check_apart
 
+# Ops that read or write at indices, constant or not.
+PLACED = frozenset(
+    ["getitem", "take", "take_at", "take_along", "untake_at", "untake_along", "last_put"]
+)
 # Larger tensors are not read for a check, which would wait for the device.
 MOST_ELEMENTS = 4096
 

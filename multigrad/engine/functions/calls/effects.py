@@ -14,7 +14,8 @@ from itertools import combinations
 from typing import Any
 
 from ....core import ops
-from ....core.functions.arguments import Leaf, flatten, owner_of
+from ....core.backend.values import owner_of
+from ....core.functions.arguments import Leaf, flatten
 from ....core.functions.recipe import COPIES, Note, Update, describe_updates
 from ....core.ir.graph import Graph, Node, walk
 from ....core.ir.op import BOOL, dtype_name

@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 from ....core.backend.contract import Backend
-from ....core.functions.arguments import Layout, replace_at
-from ....core.functions.binding import Entry, Run
+from ....core.functions.arguments import Layout
+from ....core.functions.function import Entry, Run
 from ....core.functions.recipe import Recipe, Variant
 from ....core.support.trees import Tensor, optree
 from ....core.trace.active_rules import KeySource
 from ....core.trace.source import FORWARD_MODE
+from .arguments import replace_at
 from .as_written import run_as_it_is
 
 

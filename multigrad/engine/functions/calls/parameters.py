@@ -18,13 +18,13 @@ import numpy as np
 
 from ....core.backend.contract import Backend
 from ....core.backend.values import owner_of
-from ....core.functions.arguments import flatten, unwrap
+from ....core.functions.arguments import flatten
 from ....core.support.params import FixedParams
 from ....core.support.trees import optree
 from ....core.trace.active_rules import Moving
 from ....core.trace.lookups import now
 from ....errors import RuleTypeError, suggest
-from .arguments import positional_names
+from .arguments import positional_names, unwrap
 
 F = TypeVar("F", bound=Callable[..., Any])
 # Words of other libraries (matplotlib, zennit) for an argument of ours.

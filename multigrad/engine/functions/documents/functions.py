@@ -21,10 +21,9 @@ from functools import partial
 from typing import Any
 
 from ....core import ops
-from ....core.functions.arguments import Layout, Leaf, flatten, lay_out, type_of
-from ....core.functions.binding import assemble
+from ....core.functions.arguments import Layout, Leaf, flatten
 from ....core.functions.capture_errors import NotCaptured
-from ....core.functions.recipe import ArgumentRules, Options, Recipe, Recorded, Variant
+from ....core.functions.recipe import ArgumentRules, Options, Recipe, Recorded, Variant, assemble
 from ....core.ir.graph import ArrayValue, Graph, Node, make_node
 from ....core.ir.op import DTYPES, FLOAT_SCALAR, FLOATS, INTEGERS, KEY, UNKNOWN, T, Type, is_float
 from ....core.lowering.derivatives import replay
@@ -51,7 +50,7 @@ from ...passes.serialize import (
     read_text,
 )
 from ...trace.code_trace import CodeTrace
-from ..calls.arguments import read_layout
+from ..calls.arguments import describe_layout, lay_out, read_layout, type_of
 from .format import MOST_DOC, Data, decode_arrays
 
 
@@ -161,7 +160,7 @@ def _choose(
         forms = dict.fromkeys(map(_describe, candidates or saved.forms))
         raise NotCaptured(
             trace.error(
-                f"was not saved for ({layout.describe()}), but for {'; '.join(forms)}. Where "
+                f"was not saved for ({describe_layout(layout)}), but for {'; '.join(forms)}. Where "
                 "its source is, call it like this too and save it again (of a pickle: give it a "
                 "name in its module, by which it is then pickled)"
             )

@@ -16,8 +16,7 @@ import numpy as np
 
 from ....core.backend.contract import Backend, never
 from ....core.backend.discovery import backend_among
-from ....core.backend.values import is_float_tensor
-from ....core.functions.arguments import owner_of
+from ....core.backend.values import is_float_tensor, owner_of
 from ....core.functions.recipe import Options, Recipe, Recorded, library_of
 from ....core.ir.op import FLOATS, dtype_name
 from ....core.rules.capture import capture_options

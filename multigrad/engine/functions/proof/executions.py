@@ -24,9 +24,9 @@ import numpy as np
 from ....core import ops
 from ....core.backend.contract import Backend
 from ....core.backend.emitted import Attached
+from ....core.backend.values import owner_of
 from ....core.functions import samples
-from ....core.functions.arguments import Layout, owner_of, replace_at
-from ....core.functions.gradients import match_gradients
+from ....core.functions.arguments import Layout
 from ....core.functions.proof import as_array, to_tensor
 from ....core.functions.recipe import KEY, Recipe, Variant
 from ....core.functions.samples import Sample, is_float
@@ -37,8 +37,10 @@ from ....core.ops.numerics import as_numpy_dtype
 from ....core.support.records import cached_property
 from ....core.support.threads import build_once
 from ....core.support.trees import Tensor, optree
+from ..calls.arguments import replace_at
 from ..calls.as_written import within_call
 from ..calls.effects import copied
+from ..calls.gradient_matching import match_gradients
 from .line_tracing import uncounted
 from .memory import note_places
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....core.backend.contract import Backend
-from ....core.functions.arguments import owner_of
+from ....core.backend.values import owner_of
 from ....core.functions.recipe import Variant
 from ....core.ir.graph import Graph
 from ....core.passes.simplify import COPY

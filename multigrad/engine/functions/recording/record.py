@@ -26,11 +26,10 @@ from typing import Any
 
 from ....core import xp as xp_dialect
 from ....core.backend.discovery import in_use
-from ....core.functions.arguments import Layout, Leaf, type_of
+from ....core.functions.arguments import Layout, Leaf
 from ....core.functions.capture_errors import NotCaptured, defined_at
 from ....core.functions.facts import gather_facts
-from ....core.functions.gradients import check_gradient, match_gradients
-from ....core.functions.plain import with_reads
+from ....core.functions.plain import check_gradient, with_reads
 from ....core.functions.recipe import COPIES, Recipe, Recorded, Update, Variant, describe_updates
 from ....core.ir import questions
 from ....core.ir.graph import Graph, Node
@@ -62,7 +61,7 @@ from ...lowering.cuts import without_calls, without_needless_marks
 from ...passes.memory import without_kept
 from ...passes.residuals import drop_marks, find_unkept, find_unread, marks, without_stops
 from ...trace.code_trace import ENTRANCES, CodeTrace, lend
-from ..calls.arguments import flatten_outputs
+from ..calls.arguments import flatten_outputs, type_of
 from ..calls.assumptions import is_told
 from ..calls.effects import (
     changes_containers,
@@ -73,6 +72,7 @@ from ..calls.effects import (
     told_apart,
 )
 from ..calls.explained_errors import explain, is_users_own
+from ..calls.gradient_matching import match_gradients
 from ..calls.imported_gradients import tangent_graph
 from .derivative import facts_of_inputs, true_derivative
 from .recapture import (

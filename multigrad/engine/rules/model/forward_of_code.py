@@ -20,7 +20,6 @@ import numpy as np
 from ....core import xp as xp_dialect
 from ....core.functions.arguments import Layout, flatten
 from ....core.functions.capture_errors import NotCaptured
-from ....core.functions.decision import SHOWN
 from ....core.functions.recipe import Variant
 from ....core.ir.graph import Graph
 from ....core.ir.op import FLOATS, INPUT, INPUT_SHAPE, T
@@ -44,6 +43,7 @@ from ...capture.values.tracer import Attributed
 from ...functions.chain import list_tensors
 from ...functions.custom_gradient import as_plain_function
 from ...functions.custom_gradient import function as make_function
+from ...functions.decision import SHOWN, decide_call
 from ...functions.function import Function
 from ...functions.object_function import (
     ObjectFunction,
@@ -284,7 +284,7 @@ class ForwardOfCode(Forward):
         entries = self.function.entries
         layout, leaves = entries.lay_out(*flatten((x,), {}))
         try:
-            entries.decide(SHOWN, layout, leaves)
+            decide_call(entries, SHOWN, layout, leaves)
         except NotCaptured as error:
             raise self._explain(error.error) from error.__cause__
 

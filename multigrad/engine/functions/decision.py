@@ -7,13 +7,15 @@ which says which omissions do not count there; `decide` decides for all doors al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from ...errors import UnsupportedOp
-from ..backend.contract import Backend
-from ..passes.facts import LIBRARY
-from ..trace.source import (
+from ...core.backend.contract import Backend
+from ...core.functions.arguments import Layout
+from ...core.functions.function import Entries
+from ...core.functions.recipe import COPIES, Recipe, Variant, describe_updates
+from ...core.passes.facts import LIBRARY
+from ...core.trace.source import (
     ASSERTIONS,
     AUTOCAST,
     BRANCHES,
@@ -28,13 +30,16 @@ from ..trace.source import (
     UNDIFFERENTIATED,
     UPDATES,
 )
-from .recipe import COPIES, Recipe, Variant, describe_updates
+from ...errors import UnsupportedOp
 
 # The answers of `form_under_autocast`.
 SAME, ORIGINAL, GRAPH = "same", "original", "graph"
 EFFECTS = frozenset((UPDATES, NOTES))
 # Omissions that compilers and transforms accept: there no values are seen that could decide them.
 UNSEEN = frozenset((ASSERTIONS, BRANCHES, NO_GRADIENTS, ORDERS, SPARSE, STATE, UNDIFFERENTIATED))
+
+# Nothing that a rule's graph leaves out of its code, as it is a backward pass.
+UNSEEN_IN_RULES = (UNSEEN - {ASSERTIONS}) | {AUTOCAST, FORWARD_MODE, SHARED}
 
 
 class Door(NamedTuple):
@@ -107,7 +112,7 @@ def decide(
     Raises:
         UnsupportedOp: this door refuses what the code does besides returning.
     """
-    if not (variant.omissions or variant.updates or variant.notes):
+    if variant.is_whole:
         return Decision(variant)
     # Code whose names are not those of the call's tensors does not run on these as written.
     called = variant.facts.get(LIBRARY, backend and backend.name)
@@ -126,6 +131,18 @@ def decide(
     if native is not None:
         return Decision(variant)
     return Decision(variant, next(iter(left_out.values())), frozenset(left_out))
+
+
+def decide_call(
+    entries: Entries,
+    door: Door,
+    layout: Layout,
+    leaves: Sequence[Any],
+    backend: Backend | None = None,
+) -> Decision:
+    """Decide how a call runs at a door; captures its code if that is still to be done."""
+    variant = entries.captures.for_call(layout, leaves)
+    return decide(door, entries.recipe, variant, backend, entries.options.native)
 
 
 def form_under_autocast(
@@ -156,3 +173,9 @@ def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:
         names = ", ".join(sorted({note.name for note in variant.notes}))
         omissions[NOTES] = f"it sets attributes of tensors ({names}; return them as results)"
     return omissions
+
+
+def find_omission(recipe: Recipe, variant: Variant) -> str:
+    """Return what a rule's graph leaves out that its code does; "": nothing that shows."""
+    left_out = omissions_of(recipe, variant)
+    return next((left_out[kind] for kind in left_out if kind not in UNSEEN_IN_RULES), "")

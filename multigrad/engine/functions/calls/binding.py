@@ -1,7 +1,4 @@
-"""`Entry`: how calls of one layout run on one backend.
-
-The leaves go to the framework's own function, and outputs are nested.
-"""
+"""How the leaves of a call of code reach the framework's own function, and outputs are nested."""
 
 from __future__ import annotations
 
@@ -11,61 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import MultigradError, PlaceError
-from .. import ops
-from ..backend.contract import Backend
-from ..backend.emitted import Attached
-from ..ir.graph import Node, freeze
-from ..ir.op import BOOL, T
-from ..lowering.checks import find_device
-from ..support.lazy_modules import provided
-from ..support.trees import Tensor, optree
-from ..trace.active_rules import KeySource
-from ..trace.coercion import array_node
-from ..trace.trace import Trace, lift
-from .arguments import Layout, Leaf
-from .recipe import Recipe, Variant
-
-Run = Callable[[Sequence[Any], KeySource], Any]
-# Ops that read or write at indices, constant or not.
-PLACED = frozenset(
-    ["getitem", "take", "take_at", "take_along", "untake_at", "untake_along", "last_put"]
-)
+from ....core import ops
+from ....core.backend.contract import Backend
+from ....core.backend.emitted import Attached
+from ....core.functions.arguments import Layout, Leaf
+from ....core.functions.function import Entry
+from ....core.functions.recipe import Recipe, Variant, assemble
+from ....core.ir.graph import Node, freeze
+from ....core.ir.op import BOOL, T
+from ....core.lowering.checks import find_device
+from ....core.trace.active_rules import KeySource
+from ....core.trace.coercion import array_node
+from ....core.trace.trace import Trace, lift
+from ....errors import MultigradError, PlaceError
+from .assumptions import PLACED, explain_places
+from .library_dtypes import weakened
 
 
-class Entry:
-    """How calls of one layout run on one backend.
-
-    Attributes:
-        run: `run(leaves, draws) -> outputs`; another once it is known what all calls share.
-        bind: `bind(x, numbers) -> f(x)` for tensors like x, the numbers prepared; or None.
-        call: `call(x, *numbers)` without a look at the numbers; None: there is none.
-    """
-
-    __slots__ = ("__weakref__", "bind", "call", "run")
-
-    def __init__(
-        self,
-        run: Run,
-        bind: Callable[[Tensor, tuple[Any, ...]], Callable[[Tensor], Any]] | None = None,
-        call: Callable[..., Any] | None = None,
-    ) -> None:
-        self.run, self.bind, self.call = run, bind, call
-
-    def bound(
-        self, x: Tensor, numbers: tuple[Any, ...], draws: KeySource
-    ) -> Callable[[Tensor], Any]:
-        """Return `f(x)` for tensors like x, with these numbers for the rest of the leaves."""
-        if self.bind is not None and all(type(number) is float for number in numbers):
-            return self.bind(x, numbers)
-        return lambda x: self.run((x, *numbers), draws)
-
-    def open(self, draws: KeySource) -> Callable[..., Any]:
-        """Return `f(x, *numbers)` for numbers that have been checked."""
-        return self.call or (lambda *leaves: self.run(leaves, draws))
-
-
-def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Attached) -> Entry:
+def bind_leaves_of_code(
+    recipe: Recipe, variant: Variant, backend: Backend, lowered: Attached
+) -> Entry:
     """Return the entry that passes the leaves of a call to the framework's own function."""
     layout, call, check = variant.layout, lowered.call, recipe.arguments.check
     tensors, numbers = layout.indices("tensor"), layout.indices("number")
@@ -155,17 +117,6 @@ def reading_numbers(
     return call_with_number
 
 
-@provided
-def weakened(run: Run, weak: tuple[int, ...], weaken: Callable[[Tensor], Tensor]) -> Run:
-    """Return a run that makes the outputs at some positions weakly typed; of rules none is."""
-    return run
-
-
-@provided
-def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Sequence[Any]) -> None:
-    """Raise which index lies outside, if that made a call fail; here, code has no indices."""
-
-
 def explain(subject: str, layout: Layout, leaves: Sequence[Any], error: Exception) -> None:
     """Raise a plain error if a call failed because its tensors are on two devices."""
     if isinstance(error, MultigradError):
@@ -178,13 +129,6 @@ def explain(subject: str, layout: Layout, leaves: Sequence[Any], error: Exceptio
                 f"{subject} got {first_path!r} on {first_device} and {path!r} on {device}; move "
                 f"one of them: .to({str(first_device)!r})"
             ) from error
-
-
-def assemble(variant: Variant, values: Sequence[Any]) -> Any:
-    remaining = iter(values)
-    count = variant.outputs.num_leaves
-    flat = [variant.fixed[i] if i in variant.fixed else next(remaining) for i in range(count)]
-    return optree.tree_unflatten(variant.outputs, flat)
 
 
 def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:
