@@ -22,9 +22,9 @@ from multigrad.engine.ops.collectives import check_pairs
 from multigrad.errors import GradientError, RuleValueError
 
 from .core import dynamo
-from .core.kernels.ops import wide
 from .core.state import is_distributed
 from .dtensors import from_parts, refuse_partial, to_parts
+from .kernels.arrays import wide
 
 Tensor: TypeAlias = torch.Tensor
 # Dimensions of meshes, or process groups; None: the default group.

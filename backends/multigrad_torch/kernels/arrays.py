@@ -19,7 +19,6 @@ from multigrad.engine.ops.indexing import along, as_index, as_pairs, from_front
 from multigrad.engine.ops.products import as_matrix
 
 from ..core.kernels.elementwise import fitting
-from ..core.kernels.ops import wide
 from ..core.state import count_modes, tracing_state, transforms_active
 
 Tensor: TypeAlias = torch.Tensor
@@ -28,6 +27,11 @@ Axis = int | tuple[int, ...] | None
 
 Ints = tuple[int, ...]
 BY_AXES = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def wide(x: Tensor) -> Tensor:
+    """Return 16-bit floats in float32, so that a result rounds once."""
+    return x.float() if x.dtype.itemsize == 2 else x
 
 
 def factor(x: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ def concrete_number(value: Any) -> float | None:
 # The float dtype of the call whose code runs as written, set by `within_call` while it runs: a mask
 # has none of its own.
 OF_CALL: ContextVar[Any] = ContextVar("of_call", default=None)
-OF_MASKS = (ops.MEAN, ops.STD, ops.VAR, ops.NORM, ops.COUNT_NONZERO)  # their results are floats
+OF_MASKS = ("mean", "std", "var", "norm", "count_nonzero")  # their results are floats
 
 
 def compute(op: Op, operands: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
@@ -137,7 +137,7 @@ def _agree(op: Op, operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ..
     floats = {name: v for v, name in zip(values, dtypes, strict=True) if "float" in name}
     widest = max(floats, key=lambda name: name.endswith("32") + 2 * name.endswith("64"), default="")
     like = floats.get(widest)
-    if like is None and op in OF_MASKS and "bool" in dtypes[0]:
+    if like is None and op.name in OF_MASKS and "bool" in dtypes[0]:
         like_dtype = backend.tensors.dtype("float32")
         return tuple(cast(value, dtype=like_dtype) for value in operands)
     if like is None:  # integers among themselves, and with numbers: as the framework has it

@@ -23,7 +23,6 @@ from . import (
     selection,
     shapes,
     structure,
-    transcendental,
 )
 from .activations import *
 from .arithmetic import *
@@ -32,11 +31,11 @@ from .reductions import *
 from .selection import *
 from .shapes import *
 from .structure import *
-from .transcendental import *
 
 if TYPE_CHECKING:
     from ...engine.ops.collectives import *
     from ...engine.ops.draws import *
+    from ...engine.ops.elementary import *
     from ...engine.ops.factors import *
     from ...engine.ops.indexing import *
     from ...engine.ops.indices import *
@@ -65,7 +64,7 @@ def callable_rows(rows: dict[str, Op]) -> tuple[Op, ...]:
 
 
 CORE_FAMILIES = (
-    arithmetic, transcendental, activations, logic, selection, reductions, shapes, structure,
+    arithmetic, activations, logic, selection, reductions, shapes, structure,
 )  # fmt: skip
 CORE_OPS = callable_rows(rows_in(CORE_FAMILIES))
 

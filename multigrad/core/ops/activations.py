@@ -21,10 +21,6 @@ def sigmoid(x: Array) -> Array:
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
 
 
-def log_sigmoid(xp: Any, x: Any) -> Any:
-    return xp.minimum(x, 0.0) - xp.log1p(xp.exp(-xp.abs(x)))
-
-
 def silu(xp: Any, x: Any) -> Any:
     return x * xp.sigmoid(x)
 
@@ -40,7 +36,6 @@ def softplus(xp: Any, x: Any) -> Any:
 
 # By y, not x: the residual is the result, and nothing overflows.
 SIGMOID = function("sigmoid", sigmoid, "ct * (y * (1.0 - y))", "1 / (1 + exp(-x)).")
-LOG_SIGMOID = composite(log_sigmoid, "ct * xp.sigmoid(-x)", "log(sigmoid(x)).")
 SILU = composite(silu, silu_vjp, "x sigmoid(x).")
 SOFTPLUS = composite(softplus, "ct * xp.sigmoid(x)", "log(1 + exp(x)).")
 
@@ -107,32 +102,9 @@ GELU = composite(gelu, gelu_vjp, "x Phi(x); approximate: the tanh form.", approx
 # --- algebraic and piecewise -------------------------------------------------------------------
 
 
-def soft_shrink(xp: Any, x: Any, *, lambd: float) -> Any:
-    # With a negative lambd nothing is inside, and all move by its absolute value.
-    is_inside = (x >= -lambd) & (x <= lambd)
-    return xp.where(is_inside, 0.0, xp.where(x > 0, x - abs(lambd), x + abs(lambd)))
-
-
-def hard_shrink(xp: Any, x: Any, *, lambd: float) -> Any:
-    return xp.where((x >= -lambd) & (x <= lambd), 0.0, x)
-
-
 def heaviside(x: Array) -> Array:
     # Not np.heaviside: NaN gives 0, as `(x > 0)` does.
     return (x > zero_like(x)).astype(x.dtype)
 
 
-LAMBD = number(0.5, 2.0, 0.0)
-SOFT_SHRINK = composite(
-    soft_shrink,
-    "xp.where(xp.greater(xp.abs(x), lambd), ct, 0.0)",
-    "x moved by lambd towards zero, zero within lambd of it.",
-    lambd=LAMBD,
-)
-HARD_SHRINK = composite(
-    hard_shrink,
-    "xp.where(xp.greater(xp.abs(x), lambd), ct, 0.0)",
-    "x, but zero within lambd of zero.",
-    lambd=LAMBD,
-)
 HEAVISIDE = function("heaviside", heaviside, zero, "1 above zero, else 0.")

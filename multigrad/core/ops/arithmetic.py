@@ -1,4 +1,6 @@
-"""Arithmetic: sums, products, powers, signs, rounding, remainders, distances."""
+"""Elementary functions: arithmetic, powers, signs, rounding, remainders; exponentials, logarithms,
+trigonometric, hyperbolic and error functions.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,18 @@ import numpy as np
 
 from ..ir.op import Op, Refused, elementwise
 from . import logic
-from .numerics import Array, wide, widened
-from .properties import ABOVE_ZERO, REALS, added, carried, doubled, in_first, in_one, linear
+from .numerics import Array, erf, erfc, wide
+from .properties import (
+    ABOVE_MINUS_ONE,
+    ABOVE_ZERO,
+    REALS,
+    added,
+    carried,
+    doubled,
+    in_first,
+    in_one,
+    linear,
+)
 from .table import Cotangents, Number, composite, function, op, ufunc, zero
 
 # The hint for bools, where an op is for numbers only.
@@ -108,23 +120,6 @@ def reciprocal(xp: Any, x: Any) -> Any:
     return 1.0 / x
 
 
-@widened
-def cube_root(x: Array) -> Array:
-    # np.cbrt and a step of Newton's method: without AVX-512 it is the C library's cbrt, which is
-    # off by 1.5 eps.
-    y = np.cbrt(x)
-    with np.errstate(all="ignore"):
-        newton = y - (y - x / (y * y)) / 3
-    return np.where((y != 0) & np.isfinite(y), newton, y).astype(x.dtype)
-
-
-def cbrt(xp: Any, x: Any) -> Any:
-    size = xp.abs(x)
-    root = xp.pow(size, 1 / 3)
-    newton = root - (root - size / (root * root)) / 3.0  # Newton: pow alone knows 1/3 to eps only
-    return xp.copysign(xp.where((size > 0) & (size < math.inf), newton, size), x)
-
-
 POW = function(
     "pow", np.power, pow_vjp, "a to the power b.", "a b", composed=True, domain=ABOVE_ZERO
 )
@@ -156,9 +151,6 @@ RECIPROCAL = composite(
     on_bools=OF_NUMBERS,
     domain=ABOVE_ZERO,
 )
-CBRT = function(
-    "cbrt", cube_root, "ct / (3.0 * y * y)", "The cube root.", domain=ABOVE_ZERO, made_of=cbrt
-)
 
 # --- the larger, the smaller, and signs --------------------------------------------------------
 
@@ -177,33 +169,12 @@ def minimum_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
     return to_chosen(xp, ct, a, b, is_first=xp.less(a, b))
 
 
-def fmax_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    return to_chosen(xp, ct, a, b, is_first=xp.greater(a, b) | xp.isnan(b))
-
-
-def fmin_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    return to_chosen(xp, ct, a, b, is_first=xp.less(a, b) | xp.isnan(b))
-
-
 def maximum(a: Number, b: Number) -> Number:
     return a if math.isnan(a) or a >= b else b
 
 
 def minimum(a: Number, b: Number) -> Number:
     return a if math.isnan(a) or a <= b else b
-
-
-def fmax(xp: Any, a: Any, b: Any) -> Any:
-    return xp.where(xp.isnan(a), b, xp.where(xp.isnan(b), a, xp.maximum(a, b)))
-
-
-def fmin(xp: Any, a: Any, b: Any) -> Any:
-    return xp.where(xp.isnan(a), b, xp.where(xp.isnan(b), a, xp.minimum(a, b)))
-
-
-def copysign(xp: Any, a: Any, b: Any) -> Any:
-    size = xp.abs(a)
-    return xp.where(xp.signbit(b), -size, size)
 
 
 def sign(x: Array) -> Array:
@@ -226,20 +197,6 @@ MINIMUM = binary(
     on_numbers=minimum,
     on_bools=logic.AND,
 )
-FMAX = binary(
-    wide(np.fmax),
-    fmax_vjp,
-    "The larger; a number rather than NaN.",
-    on_bools=logic.OR,
-    made_of=fmax,
-)
-FMIN = binary(
-    wide(np.fmin),
-    fmin_vjp,
-    "The smaller; a number rather than NaN.",
-    on_bools=logic.AND,
-    made_of=fmin,
-)
 ABS = op(
     "abs",
     "x",
@@ -252,20 +209,6 @@ ABS = op(
     on_bools="numbers",
 )
 SIGN = function("sign", sign, zero, "-1, 0 or 1; NaN stays NaN.", on_bools=OF_NUMBERS, integer=True)
-# The slope is the product of both signs; by sign bits, because sign(0) is 0.
-COPYSIGN = binary(
-    wide(np.copysign),
-    "ct * xp.where(xp.logical_xor(xp.signbit(a), xp.signbit(b)), -1.0, 1.0), None",
-    "|a| with the sign of b.",
-    made_of=copysign,
-)
-# The distance to the next number is constant between powers of two.
-NEXTAFTER = ufunc(
-    np.nextafter,
-    "ct, None",
-    "The next number of a's dtype after a towards b; its slope in a is 1.",
-    "a b",
-)
 
 # --- rounding and remainders -------------------------------------------------------------------
 
@@ -283,15 +226,10 @@ def trunc(xp: Any, x: Any) -> Any:
     return xp.where(x < 0, xp.ceil(x), xp.floor(x))
 
 
-def frac(xp: Any, x: Any) -> Any:
-    return x - xp.trunc(x)
-
-
 FLOOR = ufunc(np.floor, zero, "The largest integer not above x.", on_bools="numbers")
 CEIL = ufunc(np.ceil, zero, "The smallest integer not below x.", on_bools="numbers")
 ROUND = function("round", np.round, zero, "The nearest integer, ties to even.", on_numbers=rounded)
 TRUNC = ufunc(np.trunc, zero, "The integer part.", on_bools="numbers", made_of=trunc, rounds=False)
-FRAC = composite(frac, None, "x - trunc(x).")
 FLOOR_DIVIDE = binary(
     wide(np.floor_divide),
     zero,
@@ -308,38 +246,24 @@ REMAINDER = binary(
     on_numbers=remainder,
     on_bools=OF_NUMBERS,
 )
-# round, because (a - y) / b is an integer but for rounding.
-FMOD = binary(
-    wide(np.fmod),
-    "ct, -ct * xp.round((a - y) / b)",
-    "a - b trunc(a / b), with the sign of a.",
-    on_bools=OF_NUMBERS,
-)
 
-# --- geometry ----------------------------------------------------------------------------------
+# --- exponentials, logarithms, trigonometric, hyperbolic and error functions ---------------------
 
+EXP = ufunc(np.exp, "ct * y", "e to the power x.")
+EXPM1 = ufunc(np.expm1, "ct * xp.exp(x)", "exp(x) - 1, accurate near zero.")
+LOG = ufunc(np.log, "ct / x", "The natural logarithm.", domain=ABOVE_ZERO)
+LOG1P = ufunc(np.log1p, "ct / (1.0 + x)", "log(1 + x), accurate near zero.", domain=ABOVE_MINUS_ONE)
+SIN = ufunc(np.sin, "ct * xp.cos(x)", "The sine; x in radians.")
+COS = ufunc(np.cos, "-ct * xp.sin(x)", "The cosine; x in radians.")
+ATAN = function("atan", np.arctan, "ct / (1.0 + x * x)", "The inverse tangent, in radians.")
+SINH = ufunc(wide(np.sinh), "ct * xp.cosh(x)", "The hyperbolic sine.")
+COSH = ufunc(wide(np.cosh), "ct * xp.sinh(x)", "The hyperbolic cosine.")
+TANH = ufunc(wide(np.tanh), "ct * (1.0 - y * y)", "The hyperbolic tangent.")
 
-def hypot_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    length = xp.where(xp.equal(y, 0), 1.0, y)
-    return ct * (a / length), ct * (b / length)
-
-
-def atan2_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    distance = xp.hypot(a, b)  # its square may overflow
-    length = xp.where(xp.equal(distance, 0), 1.0, distance)
-    return ct * (b / length / length), -ct * (a / length / length)
-
-
-def hypot(xp: Any, a: Any, b: Any) -> Any:
-    abs_a, abs_b = xp.abs(a), xp.abs(b)
-    large, small = xp.maximum(abs_a, abs_b), xp.minimum(abs_a, abs_b)
-    ratio = small / xp.where(large > 0, large, 1.0)
-    length = large * xp.sqrt(1.0 + ratio * ratio)
-    # The ratio of two infinities is NaN.
-    return xp.where(xp.isinf(a) | xp.isinf(b), math.inf, length)
-
-
-HYPOT = ufunc(wide(np.hypot), hypot_vjp, "sqrt(a^2 + b^2), without overflow.", "a b", made_of=hypot)
-ATAN2 = function(
-    "atan2", wide(np.arctan2), atan2_vjp, "The angle of the point (b, a), in radians.", "a b"
+ERF = ufunc(erf, "ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x)))", "The error function.")
+ERFC = function(
+    "erfc",
+    erfc,
+    "-ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x)))",
+    "1 - erf(x), accurate where that is small.",
 )

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.op import Op, compared, elementwise
-from .properties import shifted
+from ..ir.op import Op, compared
 from .table import Number, op, zero
 
 
@@ -54,45 +53,3 @@ def question(name: str, numpy: Any, doc: str, on_numbers: Any = None) -> Op:
 ISNAN = question("isnan", np.isnan, "x is NaN.", math.isnan)
 ISINF = question("isinf", np.isinf, "x is infinite.", math.isinf)
 ISFINITE = question("isfinite", np.isfinite, "Not NaN, not inf.", math.isfinite)
-SIGNBIT = question("signbit", np.signbit, "The sign bit is set: x is below zero, or -0.")
-
-
-def bitwise(name: str, numpy: Any, on_numbers: Any, doc: str, **fields: Any) -> Op:
-    """Declare an elementwise op on int32; a Python symbol among them has another op for bools."""
-    fields = {"coerce": "int", "on_numbers": on_numbers, "composed": "symbol" in fields, **fields}
-    args = "x" if numpy.nin == 1 else "a b"
-    return op(name, args, numpy=numpy, vjp=zero, doc=doc, result=elementwise, **fields)
-
-
-def left_shift(a: int, b: int) -> int:
-    # Python's integers shift by any amount; C leaves 32 and more undefined.
-    return a << b if 0 <= b < 32 else 0
-
-
-def right_shift(a: int, b: int) -> int:
-    # A shift by 31 already leaves only the sign.
-    return a >> (b if 0 <= b < 32 else 31)
-
-
-BITWISE_AND = bitwise(
-    "bitwise_and", np.bitwise_and, operator.and_, "The bits set in both.", symbol="&"
-)
-BITWISE_OR = bitwise(
-    "bitwise_or", np.bitwise_or, operator.or_, "The bits set in at least one.", symbol="|"
-)
-BITWISE_XOR = bitwise(
-    "bitwise_xor", np.bitwise_xor, operator.xor, "The bits set in exactly one.", symbol="^"
-)
-BITWISE_INVERT = bitwise(
-    "bitwise_invert", np.bitwise_not, operator.invert, "The bits not set.", symbol="~"
-)
-BITWISE_LEFT_SHIFT = bitwise(
-    "bitwise_left_shift",
-    np.left_shift,
-    left_shift,
-    "a times 2 to the b, without what overflows.",
-    bits=shifted,
-)
-BITWISE_RIGHT_SHIFT = bitwise(
-    "bitwise_right_shift", np.right_shift, right_shift, "a over 2 to the b, rounded down."
-)

@@ -1,4 +1,4 @@
-"""Reductions and the softmax family; 16-bit values sum in float32, round once."""
+"""Reductions; 16-bit values sum in float32, round once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.op import AXES, INT64, LAST_AXES, ORDER, Op, flag, kept, number, reduced
+from ..ir.op import AXES, INT64, ORDER, Op, flag, reduced
 from .numerics import Array, Axis, widened
 from .properties import linear
-from .table import Composed, Cotangents, op, zero
+from .table import Cotangents, op, zero
 
 
 def reduction(name: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
@@ -45,7 +45,7 @@ def spread(xp: Any, value: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     return xp.broadcast_to(value, x)
 
 
-def _count(xp: Any, x: Any, axis: Any) -> Any:
+def count_over(xp: Any, x: Any, axis: Any) -> Any:
     if axis is None:
         return xp.size(x)
     total: Any = 1
@@ -71,7 +71,7 @@ def mean(x: Array, *, axis: Axis, keepdims: bool) -> Array:
 
 
 def mean_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
-    return (spread(xp, ct, x, axis, keepdims) / _count(xp, x, axis),)
+    return (spread(xp, ct, x, axis, keepdims) / count_over(xp, x, axis),)
 
 
 def extreme_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
@@ -79,21 +79,6 @@ def extreme_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) 
     # Ties share the cotangent equally.
     count = xp.sum(ties, axis=axis, keepdims=keepdims)
     return (ties * spread(xp, ct / count, x, axis, keepdims),)
-
-
-def prod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
-    # The product of the others; with two zeros in one the second derivative is lost.
-    is_zero = xp.equal(x, 0)
-    nonzero = xp.where(is_zero, 1.0, x)
-    zeros = xp.count_nonzero(is_zero, axis=axis, keepdims=keepdims)
-    products = xp.where(xp.equal(zeros, 1), xp.prod(nonzero, axis=axis, keepdims=keepdims), 0.0)
-    at_zero = spread(xp, ct * products, x, axis, keepdims)
-    return (xp.where(is_zero, at_zero, spread(xp, ct * y, x, axis, keepdims) / nonzero),)
-
-
-@widened
-def count_nonzero(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    return np.sum(x != 0, axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
 
 
 SUM = reduction(
@@ -121,18 +106,8 @@ MIN = reduction(
     on_bools=ALL,
     integer=True,
 )
-PROD = reduction(
-    "prod",
-    widened(over_axes(np.prod)),
-    prod_vjp,
-    "The product; 1 if there are no elements.",
-    integer=INT64,
-)
-COUNT_NONZERO = reduction(
-    "count_nonzero", count_nonzero, zero, "How many elements are not 0, as a float of x's dtype."
-)
 
-# --- norms and deviations ----------------------------------------------------------------------
+# --- norms --------------------------------------------------------------------------------------
 
 
 @widened
@@ -179,35 +154,6 @@ def norm_vjp(
     return (share * spread(xp, ct, x, axis, keepdims),)
 
 
-def mean_square(xp: Any, x: Any, *, axis: Axis, keepdims: bool, correction: float) -> Any:
-    centered = x - xp.mean(x, axis=axis, keepdims=True)
-    total = xp.sum(centered * centered, axis=axis, keepdims=keepdims)
-    # A scalar counts as one element, along any axis.
-    all_axes = tuple(range(x.ndim))
-    count = _count(xp, x, all_axes if axis is None or not all_axes else axis)
-    if not hasattr(count, "dtype"):
-        # Not negative: with more correction than elements the result is inf or NaN, as in torch.
-        return total / max(count - correction, 0)
-    return total / xp.maximum(xp.astype(count, dtype=x.dtype) - correction, 0.0)
-
-
-def var_vjp(
-    xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, correction: float
-) -> Cotangents:
-    centered = x - xp.mean(x, axis=axis, keepdims=True)
-    degrees = _count(xp, x, axis) - correction
-    return (2.0 * centered * spread(xp, ct, x, axis, keepdims) / degrees,)
-
-
-def root_of_var(xp: Any, x: Any, **attrs: Any) -> Any:
-    return xp.sqrt(xp.var(x, **attrs))
-
-
-def std_vjp(xp: Any, ct: Any, y: Any, x: Any, **attrs: Any) -> Cotangents:
-    # Zero where the deviation is zero, as in torch.
-    return var_vjp(xp, ct * 0.5 / xp.where(xp.equal(y, 0), 1.0, y), y, x, **attrs)
-
-
 NORM = reduction(
     "norm",
     norm,
@@ -217,72 +163,5 @@ NORM = reduction(
     composed=True,
     made_of=root_of_powers,
 )
-CORRECTION = number(0, 1, 0.5, taken="")
-VAR = reduction(
-    "var",
-    Composed(mean_square),
-    var_vjp,
-    "Variance; divides by n - correction.",
-    correction=CORRECTION,
-)
-STD = reduction(
-    "std",
-    Composed(root_of_var),
-    std_vjp,
-    "Standard deviation; divides as var does.",
-    correction=CORRECTION,
-)
 
 # --- sums of exponentials ----------------------------------------------------------------------
-
-
-@widened
-def logsumexp(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    axis = over(x, axis)
-    # Shifted by the largest, so that nothing overflows; -inf if there are no elements.
-    largest = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
-    shift = np.where(np.isfinite(largest), largest, x.dtype.type(0))
-    total = np.log(np.sum(np.exp(x - shift), axis=axis, keepdims=True)) + shift
-    return total if keepdims else np.squeeze(total, axis=axis)
-
-
-def logsumexp_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
-    # Zero where everything is -inf; softmax would be NaN there.
-    share = xp.softmax(x, axis=axis)
-    is_infinite = spread(xp, xp.equal(y, -math.inf) * 1.0, x, axis, keepdims)
-    share = xp.where(xp.equal(is_infinite, 1), 0.0, share)
-    return (share * spread(xp, ct, x, axis, keepdims),)
-
-
-@widened
-def softmax(x: Array, *, axis: Axis) -> Array:
-    axis = over(x, axis)
-    powers = np.exp(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
-    return powers / np.sum(powers, axis=axis, keepdims=True)
-
-
-@widened
-def log_softmax(x: Array, *, axis: Axis) -> Array:
-    axis = over(x, axis)
-    centered = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
-    return centered - np.log(np.sum(np.exp(centered), axis=axis, keepdims=True))
-
-
-LOGSUMEXP = reduction("logsumexp", logsumexp, logsumexp_vjp, "The log of the sum of exponentials.")
-SHARES: dict[str, Any] = {"result": kept, "axis": LAST_AXES}
-SOFTMAX = op(
-    "softmax",
-    "x",
-    numpy=softmax,
-    vjp="y * (ct - xp.sum(ct * y, axis=axis, keepdims=True))",
-    doc="Exponentials divided by their sum.",
-    **SHARES,
-)
-LOG_SOFTMAX = op(
-    "log_softmax",
-    "x",
-    numpy=log_softmax,
-    vjp="ct - xp.softmax(x, axis=axis) * xp.sum(ct, axis=axis, keepdims=True)",
-    doc="The log of softmax.",
-    **SHARES,
-)

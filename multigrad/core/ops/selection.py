@@ -14,14 +14,12 @@ from ..ir.op import (
     chosen,
     elementwise,
     filled,
-    number,
-    number_or_none,
     same,
 )
 from .arithmetic import maximum, minimum
 from .numerics import Array, as_numpy_dtype
 from .properties import ABOVE_ONE, BELOW_MINUS_ONE, REALS, choice, linear
-from .table import Cotangents, Number, function, op, zero
+from .table import Cotangents, Number, op, zero
 
 
 def clip(x: Array, min: Array, max: Array) -> Array:
@@ -52,16 +50,6 @@ def memory(x: Array, *, how: str) -> Array:
     return np.asarray(x, order="C") if how == "contiguous C" else x
 
 
-def nan_to_num(x: Array, *, nan: float, posinf: float | None, neginf: float | None) -> Array:
-    x = np.asarray(x)
-    # np.nan_to_num has no bfloat16, and in 16 bits the largest float32 is an infinity again.
-    largest = np.nextafter(x.dtype.type(np.inf), x.dtype.type(0))
-    at_inf = largest if posinf is None else x.dtype.type(posinf)
-    at_minus_inf = -largest if neginf is None else x.dtype.type(neginf)
-    finite = np.where(x == np.inf, at_inf, np.where(x == -np.inf, at_minus_inf, x))
-    return np.where(np.isnan(x), x.dtype.type(nan), finite).astype(x.dtype)
-
-
 CLIP = op(
     "clip",
     "x min max",
@@ -85,17 +73,6 @@ WHERE = op(
     degree=choice,
     integer=True,
     on_numbers=where,
-)
-NAN_TO_NUM = function(
-    "nan_to_num",
-    nan_to_num,
-    "ct * xp.isfinite(x)",
-    "x with NaN and infinities replaced; None: by the largest number of the dtype.",
-    nan=number(0.0, 7.0),
-    posinf=number_or_none(1.0),
-    neginf=number_or_none(-2.0),
-    composed=True,
-    on_bools="numbers",
 )
 
 

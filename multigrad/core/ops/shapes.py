@@ -14,7 +14,6 @@ import numpy as np
 
 from ..ir.graph import Node
 from ..ir.op import (
-    AXES,
     AXIS,
     NEW_AXIS,
     SHAPE,
@@ -25,7 +24,7 @@ from ..ir.op import (
     reshaped,
     shaped_like_second,
 )
-from .numerics import Array, reshape, widened
+from .numerics import Array, widened
 from .properties import length, linear
 from .table import moved_by, op, summed_to, zero
 
@@ -112,35 +111,6 @@ DIM = length_of("dim", dim, "The length of one axis, an integer known at run tim
 SIZE = length_of("size", size, "The number of elements, an integer known at run time.")
 
 
-def reshape_like(x: Array, like: Array) -> Array:
-    return np.reshape(x, np.shape(like))
-
-
-RESHAPE = rearrangement(
-    "reshape",
-    reshape,
-    "xp.reshape_like(ct, x)",
-    "The same elements in another shape; one length may be -1.",
-    shape=SHAPE,
-    composed=True,
-    view="sometimes",
-)
-RESHAPE_LIKE = shaped(
-    "reshape_like",
-    reshape_like,
-    moved_by("reshape_like", 0),
-    "The same elements in the shape of `like`.",
-    shaped_like=1,
-    view="sometimes",
-)
-SQUEEZE = rearrangement(
-    "squeeze",
-    np.squeeze,
-    "xp.reshape_like(ct, x)",
-    "x without axes of length 1 (None: without all of them).",
-    axis=AXES,
-    view="always",
-)
 EXPAND_DIMS = rearrangement(
     "expand_dims",
     np.expand_dims,

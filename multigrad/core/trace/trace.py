@@ -245,20 +245,18 @@ class Trace:
         return note(TraceError(f"{self.kind} {self.name!r}{suffix} {problem}", place))
 
 
-def infix(
-    function: Callable[..., Any], op: Op | Callable[..., Any], logic: Op | None = None
-) -> tuple[Any, Any]:
+def infix(function: Callable[..., Any], op: Op | str, logic: Op | None = None) -> tuple[Any, Any]:
     """Return the two methods of a Python operator: for a value on its left, and on its right.
 
     Args:
-        op: or a function that records it.
+        op: or its name in the table, where it is not of the core.
         logic: the op to record instead if no operand is an integer.
     """
 
     def record(a: Any, b: Any) -> Any:
-        if not isinstance(op, Op):
-            return op(a, b)
-        return apply(op if logic is None or not are_bools(a, b) else logic, a, b)
+        if logic is not None and are_bools(a, b):
+            return apply(logic, a, b)
+        return apply(op if isinstance(op, Op) else getattr(ops, op), a, b)
 
     def at_left(value: Value, other: Any) -> Any:
         return value.trace.confirmed(function, (value, other), record)
@@ -267,10 +265,6 @@ def infix(
         return value.trace.confirmed(function, (other, value), record)
 
     return at_left, at_right
-
-
-def matmul(a: Any, b: Any) -> Any:
-    return apply(ops.MATMUL, a, b)
 
 
 BRANCHES = "branches on a tensor value", "Use xp.where(...)"
@@ -350,12 +344,12 @@ class Value:
     __truediv__, __rtruediv__ = infix(operator.truediv, ops.DIV)
     __floordiv__, __rfloordiv__ = infix(operator.floordiv, ops.FLOOR_DIVIDE)
     __mod__, __rmod__ = infix(operator.mod, ops.REMAINDER)
-    __matmul__, __rmatmul__ = infix(operator.matmul, matmul)
-    __lshift__, __rlshift__ = infix(operator.lshift, ops.BITWISE_LEFT_SHIFT)
-    __rshift__, __rrshift__ = infix(operator.rshift, ops.BITWISE_RIGHT_SHIFT)
-    __and__, __rand__ = infix(operator.and_, ops.BITWISE_AND, ops.AND)
-    __or__, __ror__ = infix(operator.or_, ops.BITWISE_OR, ops.OR)
-    __xor__, __rxor__ = infix(operator.xor, ops.BITWISE_XOR, ops.XOR)
+    __matmul__, __rmatmul__ = infix(operator.matmul, "MATMUL")
+    __lshift__, __rlshift__ = infix(operator.lshift, "BITWISE_LEFT_SHIFT")
+    __rshift__, __rrshift__ = infix(operator.rshift, "BITWISE_RIGHT_SHIFT")
+    __and__, __rand__ = infix(operator.and_, "BITWISE_AND", ops.AND)
+    __or__, __ror__ = infix(operator.or_, "BITWISE_OR", ops.OR)
+    __xor__, __rxor__ = infix(operator.xor, "BITWISE_XOR", ops.XOR)
     __lt__, __gt__ = infix(operator.lt, ops.LT)[0], infix(operator.gt, ops.GT)[0]
     __le__, __ge__ = infix(operator.le, ops.LE)[0], infix(operator.ge, ops.GE)[0]
     __eq__, __ne__ = infix(operator.eq, ops.EQ)[0], infix(operator.ne, ops.NE)[0]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from ...core.ops import CORE_FAMILIES, activations, reductions, shapes, transcendental
+from ...core.ops import CORE_FAMILIES, activations, arithmetic, reductions, shapes
 from . import (
     collectives,
     draws,
+    elementary,
     factors,
     indexing,
     indices,
@@ -22,7 +23,7 @@ from . import (
 
 # By a family of the core, those that follow it.
 AFTER: dict[ModuleType, tuple[ModuleType, ...]] = {
-    transcendental: (special,),
+    arithmetic: (elementary, special),
     activations: (units,),
     reductions: (products, linalg, factors),
     shapes: (orders, indexing, ordering, indices, draws, collectives, loops),

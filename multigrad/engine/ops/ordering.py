@@ -1,4 +1,4 @@
-"""Cumulative ops, sorting, masks of the largest elements, and quantiles.
+"""Cumulative ops, sorting, masks of the largest elements, quantiles, products and deviations.
 
 What other libraries return as indices is a mask or a permuted array here, so that every value keeps
 its input's shape. Sorting is stable, -0 equals 0, NaN is larger than every number; a scalar counts
@@ -28,11 +28,12 @@ from ...core.ir.op import (
     is_number,
     kept,
     need_tensors,
+    number,
     reduced,
 )
 from ...core.ops.numerics import Array, Axis, widened, wider
 from ...core.ops.properties import FALLING, REALS, in_first, linear
-from ...core.ops.reductions import reduction, spread
+from ...core.ops.reductions import count_over, over, over_axes, reduction, spread
 from ...core.ops.table import Composed, Cotangents, Shape, broadcast, first, moved_by, op, zero
 
 AXIS_OR_NONE = Attr(is_axis, (), None, "int | None", "axis_or_none")
@@ -448,4 +449,79 @@ QUANTILE_WEIGHTS = op(
     result=kept,
     doc="What each element contributes to the q-quantile.",
     in_vjps=True,
+)
+
+# --- products and deviations ----------------------------------------------------------------------
+
+
+def prod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    # The product of the others; with two zeros in one the second derivative is lost.
+    is_zero = xp.equal(x, 0)
+    nonzero = xp.where(is_zero, 1.0, x)
+    zeros = xp.count_nonzero(is_zero, axis=axis, keepdims=keepdims)
+    products = xp.where(xp.equal(zeros, 1), xp.prod(nonzero, axis=axis, keepdims=keepdims), 0.0)
+    at_zero = spread(xp, ct * products, x, axis, keepdims)
+    return (xp.where(is_zero, at_zero, spread(xp, ct * y, x, axis, keepdims) / nonzero),)
+
+
+@widened
+def count_nonzero(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+    return np.sum(x != 0, axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
+
+
+PROD = reduction(
+    "prod",
+    widened(over_axes(np.prod)),
+    prod_vjp,
+    "The product; 1 if there are no elements.",
+    integer=INT64,
+)
+COUNT_NONZERO = reduction(
+    "count_nonzero", count_nonzero, zero, "How many elements are not 0, as a float of x's dtype."
+)
+
+
+def mean_square(xp: Any, x: Any, *, axis: Axis, keepdims: bool, correction: float) -> Any:
+    centered = x - xp.mean(x, axis=axis, keepdims=True)
+    total = xp.sum(centered * centered, axis=axis, keepdims=keepdims)
+    # A scalar counts as one element, along any axis.
+    all_axes = tuple(range(x.ndim))
+    count = count_over(xp, x, all_axes if axis is None or not all_axes else axis)
+    if not hasattr(count, "dtype"):
+        # Not negative: with more correction than elements the result is inf or NaN, as in torch.
+        return total / max(count - correction, 0)
+    return total / xp.maximum(xp.astype(count, dtype=x.dtype) - correction, 0.0)
+
+
+def var_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, correction: float
+) -> Cotangents:
+    centered = x - xp.mean(x, axis=axis, keepdims=True)
+    degrees = count_over(xp, x, axis) - correction
+    return (2.0 * centered * spread(xp, ct, x, axis, keepdims) / degrees,)
+
+
+def root_of_var(xp: Any, x: Any, **attrs: Any) -> Any:
+    return xp.sqrt(xp.var(x, **attrs))
+
+
+def std_vjp(xp: Any, ct: Any, y: Any, x: Any, **attrs: Any) -> Cotangents:
+    # Zero where the deviation is zero, as in torch.
+    return var_vjp(xp, ct * 0.5 / xp.where(xp.equal(y, 0), 1.0, y), y, x, **attrs)
+
+
+CORRECTION = number(0, 1, 0.5, taken="")
+VAR = reduction(
+    "var",
+    Composed(mean_square),
+    var_vjp,
+    "Variance; divides by n - correction.",
+    correction=CORRECTION,
+)
+STD = reduction(
+    "std",
+    Composed(root_of_var),
+    std_vjp,
+    "Standard deviation; divides as var does.",
+    correction=CORRECTION,
 )

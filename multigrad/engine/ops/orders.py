@@ -1,4 +1,4 @@
-"""Ops that put elements in another order, and the triangles of matrices."""
+"""Ops that put elements in another order or shape, and the triangles of matrices."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.op import AXES, REQUIRED, Attr, Op, are_integers, is_axis, kept, optional
-from ...core.ops.numerics import Array
-from ...core.ops.shapes import rearrangement
+from ...core.ir.op import AXES, REQUIRED, SHAPE, Attr, Op, are_integers, is_axis, kept, optional
+from ...core.ops.numerics import Array, reshape
+from ...core.ops.shapes import rearrangement, shaped
 from ...core.ops.table import Cotangents, Shape, moved_by
 
 MOVED = Attr(is_axis, (), REQUIRED, "Any", "axes_of")
@@ -121,3 +121,36 @@ def triangle(name: str, numpy: Any, vjp: Any, doc: str) -> Op:
 
 TRIL = triangle("tril", tril, "xp.tril(ct, offset)", "Zero above a diagonal of the last two axes.")
 TRIU = triangle("triu", triu, "xp.triu(ct, offset)", "Zero below a diagonal of the last two axes.")
+
+# --- the same elements in another shape -----------------------------------------------------------
+
+
+def reshape_like(x: Array, like: Array) -> Array:
+    return np.reshape(x, np.shape(like))
+
+
+RESHAPE = rearrangement(
+    "reshape",
+    reshape,
+    "xp.reshape_like(ct, x)",
+    "The same elements in another shape; one length may be -1.",
+    shape=SHAPE,
+    composed=True,
+    view="sometimes",
+)
+RESHAPE_LIKE = shaped(
+    "reshape_like",
+    reshape_like,
+    moved_by("reshape_like", 0),
+    "The same elements in the shape of `like`.",
+    shaped_like=1,
+    view="sometimes",
+)
+SQUEEZE = rearrangement(
+    "squeeze",
+    np.squeeze,
+    "xp.reshape_like(ct, x)",
+    "x without axes of length 1 (None: without all of them).",
+    axis=AXES,
+    view="always",
+)

@@ -1,5 +1,5 @@
-"""Elementwise functions that no activation and no rule of the library has: other units of networks,
-products with logarithms, angles in degrees, what lies between two numbers.
+"""Functions of networks that no activation and no rule of the library has: other units, gates, the
+softmax family; and products with logarithms, angles in degrees, what lies between two numbers.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ...core.ir.op import AXIS, number, required, reshaped
+from ...core.ir.op import AXIS, LAST_AXES, kept, number, required, reshaped
 from ...core.ops.activations import ALPHA
-from ...core.ops.numerics import wide
+from ...core.ops.numerics import Array, Axis, wide, widened
 from ...core.ops.properties import (
     ABOVE_MINUS_ONE,
     ABOVE_ZERO,
@@ -20,6 +20,7 @@ from ...core.ops.properties import (
     in_ends,
     linear,
 )
+from ...core.ops.reductions import over, reduction, spread
 from ...core.ops.table import Composed, Cotangents, composite, op, ufunc
 from .indexing import halved
 
@@ -121,6 +122,11 @@ def selu_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     return (ct * xp.where(xp.greater(x, 0), SELU_SCALE, slope),)
 
 
+def log_sigmoid(xp: Any, x: Any) -> Any:
+    return xp.minimum(x, 0.0) - xp.log1p(xp.exp(-xp.abs(x)))
+
+
+LOG_SIGMOID = composite(log_sigmoid, "ct * xp.sigmoid(-x)", "log(sigmoid(x)).")
 LOGIT = composite(logit, "ct / (x * (1.0 - x))", "log(x / (1 - x)).", domain=BETWEEN_ZERO_AND_ONE)
 MISH = composite(mish, mish_vjp, "x tanh(softplus(x)).")
 CELU = composite(
@@ -171,6 +177,16 @@ def tanh_shrink(xp: Any, x: Any) -> Any:
     return x - xp.tanh(x)
 
 
+def soft_shrink(xp: Any, x: Any, *, lambd: float) -> Any:
+    # With a negative lambd nothing is inside, and all move by its absolute value.
+    is_inside = (x >= -lambd) & (x <= lambd)
+    return xp.where(is_inside, 0.0, xp.where(x > 0, x - abs(lambd), x + abs(lambd)))
+
+
+def hard_shrink(xp: Any, x: Any, *, lambd: float) -> Any:
+    return xp.where((x >= -lambd) & (x <= lambd), 0.0, x)
+
+
 def threshold(xp: Any, x: Any, *, threshold: float, default: float) -> Any:
     return xp.where(x <= threshold, default, x)
 
@@ -207,6 +223,19 @@ SPARSE_SIGMOID = composite(
 )
 SOFT_SIGN = composite(soft_sign, soft_sign_vjp, "x / (1 + |x|).")
 TANH_SHRINK = composite(tanh_shrink, "ct * xp.square(xp.tanh(x))", "x - tanh(x).")
+LAMBD = number(0.5, 2.0, 0.0)
+SOFT_SHRINK = composite(
+    soft_shrink,
+    "xp.where(xp.greater(xp.abs(x), lambd), ct, 0.0)",
+    "x moved by lambd towards zero, zero within lambd of it.",
+    lambd=LAMBD,
+)
+HARD_SHRINK = composite(
+    hard_shrink,
+    "xp.where(xp.greater(xp.abs(x), lambd), ct, 0.0)",
+    "x, but zero within lambd of zero.",
+    lambd=LAMBD,
+)
 THRESHOLD = composite(
     threshold,
     "xp.where(xp.greater(x, threshold), ct, 0.0)",
@@ -250,4 +279,58 @@ GLU = op(
     result=reshaped,
     shape_of=halved,
     doc="The first half along an axis times the sigmoid of the second.",
+)
+
+# --- the softmax family ---------------------------------------------------------------------------
+
+
+@widened
+def logsumexp(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+    axis = over(x, axis)
+    # Shifted by the largest, so that nothing overflows; -inf if there are no elements.
+    largest = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    shift = np.where(np.isfinite(largest), largest, x.dtype.type(0))
+    total = np.log(np.sum(np.exp(x - shift), axis=axis, keepdims=True)) + shift
+    return total if keepdims else np.squeeze(total, axis=axis)
+
+
+def logsumexp_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    # Zero where everything is -inf; softmax would be NaN there.
+    share = xp.softmax(x, axis=axis)
+    is_infinite = spread(xp, xp.equal(y, -math.inf) * 1.0, x, axis, keepdims)
+    share = xp.where(xp.equal(is_infinite, 1), 0.0, share)
+    return (share * spread(xp, ct, x, axis, keepdims),)
+
+
+@widened
+def softmax(x: Array, *, axis: Axis) -> Array:
+    axis = over(x, axis)
+    powers = np.exp(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
+    return powers / np.sum(powers, axis=axis, keepdims=True)
+
+
+@widened
+def log_softmax(x: Array, *, axis: Axis) -> Array:
+    axis = over(x, axis)
+    centered = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    return centered - np.log(np.sum(np.exp(centered), axis=axis, keepdims=True))
+
+
+LOGSUMEXP = reduction("logsumexp", logsumexp, logsumexp_vjp, "The log of the sum of exponentials.")
+SHARES: dict[str, Any] = {"result": kept, "axis": LAST_AXES}
+SOFTMAX = op(
+    "softmax",
+    "x",
+    numpy=softmax,
+    vjp="y * (ct - xp.sum(ct * y, axis=axis, keepdims=True))",
+    doc="Exponentials divided by their sum.",
+    **SHARES,
+)
+LOG_SOFTMAX = op(
+    "log_softmax",
+    "x",
+    numpy=log_softmax,
+    vjp="ct - xp.softmax(x, axis=axis) * xp.sum(ct, axis=axis, keepdims=True)",
+    doc="The log of softmax.",
+    **SHARES,
 )

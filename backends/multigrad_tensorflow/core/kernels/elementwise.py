@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -16,8 +15,6 @@ from multigrad.core.ir.op import Op
 from multigrad.core.ops.selection import LARGEST
 
 Tensor: TypeAlias = tf.Tensor
-TINY = {tf.float32: 2.0**-126, tf.float64: 2.0**-1022}
-INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 
 
 def accumulated(x: Tensor) -> Tensor:
@@ -115,14 +112,6 @@ def erf(x: Tensor) -> Tensor:
     return tf.math.erf(clip(x, -6.0, 6.0) if x.dtype == tf.float64 else x)
 
 
-def signbit(x: Tensor) -> Tensor:
-    return tf.bitcast(x, INTEGERS[x.dtype.size]) < 0
-
-
-def fmod(a: Tensor, b: Tensor) -> Tensor:
-    return tf.raw_ops.Mod(x=a, y=b)
-
-
 def remainder(a: Tensor, b: Tensor) -> Tensor:
     return of_integers(tf.math.floormod, a, b) if b.dtype.is_integer else tf.math.floormod(a, b)
 
@@ -146,72 +135,6 @@ def floor_divide(a: Tensor, b: Tensor) -> Tensor:
     return tf.where(b == 0, a / b, quotient)
 
 
-def atan2(a: Tensor, b: Tensor) -> Tensor:
-    # tensorflow 2.21: pi / 4 for a subnormal number over zero.
-    a, b = (tf.where(tf.abs(x) < TINY[x.dtype], 0.0 * x, x) for x in (a, b))
-    return tf.atan2(a, b)
-
-
-def exp2(x: Tensor) -> Tensor:
-    return tf.pow(tf.constant(2.0, x.dtype), x)
-
-
-def log2(x: Tensor) -> Tensor:
-    return tf.math.log(x) * (1 / math.log(2))
-
-
-def log10(x: Tensor) -> Tensor:
-    return tf.math.log(x) * (1 / math.log(10))
-
-
-def logaddexp(a: Tensor, b: Tensor) -> Tensor:
-    total = tf.maximum(a, b) + tf.math.log1p(tf.exp(-tf.abs(a - b)))
-    # equal infinities have no difference
-    return tf.where(a == b, a + math.log(2), total)
-
-
-def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
-    high = x.dtype.max if posinf is None else tf.constant(posinf, x.dtype)
-    low = x.dtype.min if neginf is None else tf.constant(neginf, x.dtype)
-    numbers = tf.where(x == math.inf, high, tf.where(x == -math.inf, low, x))
-    return tf.where(tf.math.is_nan(x), tf.constant(nan, x.dtype), numbers)
-
-
-def nextafter(a: Any, b: Any) -> Tensor:
-    """Return the next number of the dtype towards b; TensorFlow (2.21) has no 16-bit kernel."""
-    dtype = next(value.dtype for value in (a, b) if tf.is_tensor(value))
-    a, b = (tf.convert_to_tensor(x, dtype) for x in (a, b))
-    if dtype.size != 2:
-        return tf.math.nextafter(a, b)
-    a, b = a + tf.zeros_like(b), b + tf.zeros_like(a)
-    # floats of one sign are ordered like their bits
-    bits = tf.bitcast(a, tf.int16)
-    next_bits = tf.where((a < b) == (a > 0), bits + 1, bits - 1)
-    # as int16, -32767 is the sign's bit and 1
-    smallest_bits = tf.where(b > 0, tf.ones_like(bits), tf.constant(-32767, tf.int16))
-    result = tf.bitcast(tf.where(a == 0, smallest_bits, next_bits), dtype)
-    result = tf.where(a == b, b, result)
-    return tf.where(tf.math.is_nan(a) | tf.math.is_nan(b), a + b, result)
-
-
-def bitwise_left_shift(a: Any, b: Any) -> Tensor:
-    # The kernel clips the amount to the last bit, where the result must be 0.
-    a, b, last_bit = as_integers(a, b)
-    result = tf.bitwise.left_shift(a, b)
-    return tf.where((b < 0) | (b > last_bit), tf.zeros_like(result), result)
-
-
-def bitwise_right_shift(a: Any, b: Any) -> Tensor:
-    a, b, last_bit = as_integers(a, b)
-    return tf.bitwise.right_shift(a, tf.where((b < 0) | (b > last_bit), last_bit, b))
-
-
-def as_integers(a: Any, b: Any) -> tuple[Tensor, Tensor, Tensor]:
-    is_wide = any(tf.is_tensor(x) and x.dtype == tf.int64 for x in (a, b))
-    dtype = tf.int64 if is_wide else tf.int32
-    return tf.cast(a, dtype), tf.cast(b, dtype), tf.constant(8 * dtype.size - 1, dtype)
-
-
 def heaviside(x: Tensor) -> Tensor:
     return tf.cast(x > 0, x.dtype)
 
@@ -230,8 +153,7 @@ def elu(x: Tensor, *, alpha: float) -> Tensor:
 
 # The functions of `tf` that have the names of their ops.
 SAME = """
-    abs acos acosh asin asinh atan atanh cos cosh exp floor round sigmoid sign sin sinh sqrt
-    square stop_gradient tan tanh
+    abs atan cos cosh exp floor round sigmoid sign sin sinh sqrt square stop_gradient tanh
 """
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars(), ops.CORE_OPS),
@@ -249,7 +171,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ISNAN: tf.math.is_nan,
     ops.ISINF: tf.math.is_inf,
     ops.ISFINITE: tf.math.is_finite,
-    ops.LOG_SIGMOID: tf.math.log_sigmoid,
     ops.SILU: tf.nn.silu,
     ops.SOFTPLUS: tf.nn.softplus,
     ops.RELU: tf.nn.relu,

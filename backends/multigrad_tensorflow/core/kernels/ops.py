@@ -34,24 +34,6 @@ def over_axes(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return reduce
 
 
-def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    ones = tf.cast(tf.not_equal(x, tf.zeros([], x.dtype)), tf.int64)
-    return tf.cast(tf.reduce_sum(ones, over(x, axis), keepdims), x.dtype)
-
-
-def softmax(x: Tensor, *, axis: Axis) -> Tensor:
-    axis = over(x, axis)
-    # not tf.nn.softmax, which takes no tuple of axes and is off by 1.8 eps in float16
-    powers = tf.exp(x - tf.reduce_max(x, axis, True))
-    return powers / tf.reduce_sum(powers, axis, True)
-
-
-def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
-    axis = over(x, axis)
-    shifted = x - tf.reduce_max(x, axis, True)
-    return shifted - tf.math.log(tf.reduce_sum(tf.exp(shifted), axis, True))
-
-
 def sum_to(x: Tensor, like: Tensor) -> Tensor:
     shape = tf.shape(like)
     # shapes may be open while tracing, so the axes are computed by an op
@@ -87,26 +69,16 @@ def size(x: Tensor) -> Any:
     return tf.size(x) if count is None else count
 
 
-def reshape_like(x: Tensor, like: Tensor) -> Tensor:
-    return tf.ensure_shape(tf.reshape(x, tf.shape(like)), like.shape)
-
-
-REDUCTIONS = "sum mean max min any all prod logsumexp"  # `tf.reduce_sum` and so on
+REDUCTIONS = "sum mean max min any all"  # `tf.reduce_sum` and so on
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
     **rows_of(vars(), ops.CORE_OPS),
     **rows_of({n: over_axes(getattr(tf, f"reduce_{n}")) for n in REDUCTIONS.split()}, ops.CORE_OPS),
     ops.EXPAND_DIMS: tf.expand_dims,
-    ops.RESHAPE: tf.reshape,
-    ops.SQUEEZE: tf.squeeze,
     ops.BROADCAST_TO_SHAPE: tf.broadcast_to,
 }
 # Computed in float32 for 16-bit floats and rounded once.
-WIDE = (
-    *(ops.ATAN2, ops.FMOD, ops.FLOOR_DIVIDE, ops.REMAINDER, ops.EXP2, ops.LOG2, ops.LOG10),
-    *(ops.LOGADDEXP, ops.LOG_SIGMOID, ops.SOFTPLUS, ops.SUM, ops.MEAN, ops.PROD),
-    *(ops.LOGSUMEXP, ops.SOFTMAX, ops.LOG_SOFTMAX),
-)
+WIDE = (ops.FLOOR_DIVIDE, ops.REMAINDER, ops.SOFTPLUS, ops.SUM, ops.MEAN)
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
 OPS = composing(
     OWN,

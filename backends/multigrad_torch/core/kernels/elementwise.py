@@ -150,21 +150,6 @@ def erf(x: Tensor) -> Tensor:
     return torch.erf(x.float()).to(x.dtype) if x.dtype == torch.bfloat16 else torch.erf(x)
 
 
-def nextafter(a: Any, b: Any) -> Tensor:
-    """Return the next number in the operands' own dtype, also 16-bit ones."""
-    like = a if isinstance(a, Tensor) else b
-    pair = (torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in (a, b))
-    return torch.nextafter(*pair)
-
-
-def cbrt(x: Tensor) -> Tensor:
-    # By torch's own functions: by our kernels, which also take numbers, it is a fifth slower.
-    size = x.abs()
-    root = size.pow(1 / 3)
-    refined = root - (root - size / (root * root)) / 3  # Newton, as 1/3 is rounded
-    return torch.copysign(torch.where((size > 0) & (size < math.inf), refined, size), x)
-
-
 @aligned
 def fmod(a: Tensor, b: Tensor) -> Tensor:
     # torch 2.13, CPU: NaN where a / b overflows. So first by a multiple of b, not far below 1.
@@ -199,12 +184,6 @@ def remainder(a: Tensor, b: Tensor) -> Tensor:
         return of_integers(torch.remainder, a, b)
     residue = fmod(a, b)
     return torch.where((residue != 0) & ((residue < 0) != (b < 0)), residue + b, residue)
-
-
-def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
-    numbers = {"nan": nan, "posinf": posinf, "neginf": neginf}
-    in_range = {name: None if v is None else fitting(v, x.dtype) for name, v in numbers.items()}
-    return torch.nan_to_num(x, **in_range)
 
 
 def stop_gradient(x: Tensor) -> Tensor:
@@ -267,9 +246,8 @@ def named(library: Any, names: str) -> dict[Op, Callable[..., Any]]:
 
 
 BY_NAME = """
-    abs acos acosh asin asinh atan atanh bitwise_left_shift bitwise_right_shift ceil cos cosh
-    exp exp2 expm1 floor frac isfinite isinf isnan log log10 log1p log2 pow
-    reciprocal relu round rsqrt sigmoid signbit sin sinh sqrt square tan tanh trunc
+    abs atan ceil cos cosh exp expm1 floor isfinite isinf isnan log log1p pow reciprocal relu round
+    rsqrt sigmoid sin sinh sqrt square tanh trunc
 """
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars(), ops.CORE_OPS),
@@ -277,15 +255,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     **named(torch.special, "erfc"),
     **named(F, "elu relu6 silu"),
     ops.MEMORY: memory,
-    ops.FMAX: aligned(torch.fmax),
-    ops.FMIN: aligned(torch.fmin),
-    ops.COPYSIGN: aligned(torch.copysign),
-    ops.HYPOT: aligned(torch.hypot),
-    ops.ATAN2: aligned(torch.atan2),
-    ops.LOGADDEXP: aligned(torch.logaddexp),
-    ops.SOFT_SHRINK: F.softshrink,
-    ops.HARD_SHRINK: F.hardshrink,  # 2.13 rounds lambd to 16 bits before it compares
-    ops.LOG_SIGMOID: F.logsigmoid,
 }
 
 # Kernels for a tensor and a number. In torch `1.0 - x` passes a Python wrapper, rsub does not.
