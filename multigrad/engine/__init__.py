@@ -18,7 +18,9 @@ provide("multigrad", {
     },
     "core.trace.identity": {"engine.trace.contents": "key_of_object"},
     "core.trace.lookups": {"engine.trace.moving_numbers": "read_noted"},
-    "core.trace.coercion": {"engine.trace.coercion": "lift_array result_of_small"},
+    "core.trace.coercion": {
+        "engine.trace.coercion": "coerce_integers in_common_dtype lift_array result_of_small"
+    },
     "core.trace.active_rules": {
         "engine.trace.random_keys": "draw_next keyed key_token",
         "engine.trace.ranks": "note_for_ranks compare name_rank",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import keyword
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
@@ -73,16 +73,6 @@ INPUT = Type("tensor", T, INPUT_SHAPE)
 def is_float(type_: Type) -> bool:
     """Return whether a value of this type carries gradients."""
     return type_.dtype in (T, *FLOATS, *FLOAT8, "float")
-
-
-def promote(dtypes: Iterable[str]) -> str | None:
-    """Return the integer dtype that holds all of these, or None if there are none."""
-    names = set(dtypes)
-    for dtype in (INT64, INT32):
-        if dtype in names:
-            return dtype
-    # int8 and uint8 together need 16 bits.
-    return "int16" if "int16" in names or len(names) > 1 else next(iter(names), None)
 
 
 def reduce_shape(shape: Shape, axis: object, keepdims: bool) -> Shape:

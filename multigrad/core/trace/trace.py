@@ -171,7 +171,7 @@ class Trace:
             found = self.coerced(op, nodes, operands)
             if isinstance(found, Value):
                 return found
-            op, nodes, narrow_dtype, is_bool = found
+            op, nodes, becomes = found
             type_ = op.result(*map(TYPE, nodes), **attrs)
         except TypeError as error:
             raise self.error(f"uses {op.name} wrongly: {error}") from error
@@ -182,28 +182,26 @@ class Trace:
         if node not in self.source.locations and (place := self.source.location()):
             self.source.locations[node] = place
         value = self.value(node)
-        if is_bool:
-            return apply(ops.NE, value, 0)
-        if narrow_dtype and type_.dtype == INT32:
-            return apply(ops.CAST, value, dtype=narrow_dtype)
+        if becomes == BOOL or (becomes and type_.dtype == INT32):
+            return cast(value, becomes)
         if op.view and isinstance(operands[0], Value):
             mark_view(value, operands[0], op.view == "always")
         return self.named(value)
 
     def coerced(
         self, op: Op, nodes: list[Node], operands: tuple[Any, ...]
-    ) -> tuple[Op, list[Node], str | None, bool] | Value:
-        """Return the op, on bools perhaps another; the operands as it takes them; the dtype of the
-        result of small integers, which are computed in int32; and whether the result, of numbers 0
-        and 1, becomes bools. Or the value, where it is recorded otherwise.
+    ) -> tuple[Op, list[Node], str | None] | Value:
+        """Return the op, on bools perhaps another; the operands as it takes them; and the dtype
+        that its result is cast to: of small integers, which are computed in int32, or bools, of
+        the numbers 0 and 1. Or the value, where it is recorded otherwise.
         """
         # All tensors are floats of one dtype, as most are: `x * 2.5`, where the number stays weak.
         if op.coerce == "float" and are_floats(nodes):
-            return op, nodes, None, False
+            return op, nodes, None
         # Bools, integers and several dtypes: `mask * x`, `a_uint8 + b_uint8`.
         op, is_bool = on_bools(op, nodes)
-        narrow_dtype = small_result(op, nodes)
-        return op, coerce(op, nodes, self.facts), narrow_dtype, is_bool
+        becomes = BOOL if is_bool else small_result(op, nodes)
+        return op, coerce(op, nodes, self.facts), becomes
 
     def confirmed(
         self,

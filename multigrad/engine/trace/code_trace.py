@@ -243,18 +243,18 @@ class CodeTrace(Trace):
 
     def coerced(
         self, op: Op, nodes: list[Node], operands: tuple[Any, ...]
-    ) -> tuple[Op, list[Node], str | None, bool] | Value:
+    ) -> tuple[Op, list[Node], str | None] | Value:
         types = self.types
         if types is None:
             return super().coerced(op, nodes, operands)
         float_dtype = types.floats_of(operands)
         # All tensors are floats of one dtype, as most are: `x * 2.5`, where the number stays weak.
         if float_dtype and op.coerce == "float":
-            return op, in_dtype(nodes, float_dtype), None, False
+            return op, in_dtype(nodes, float_dtype), None
         # A mask chooses among such floats: `where(x > 0, x, 0.0)`.
         chooses = op.coerce == "where" and nodes[0].type.dtype == BOOL
         if chooses and (floats := types.floats_of(operands[1:])):
-            return op, [nodes[0], *in_dtype(nodes[1:], floats)], None, False
+            return op, [nodes[0], *in_dtype(nodes[1:], floats)], None
         if float_dtype is None:
             return super().coerced(op, nodes, operands)
         # Bools, integers and several dtypes: `a_uint8 + b_uint8`, `x_float16 + y_float32`.
@@ -262,8 +262,8 @@ class CodeTrace(Trace):
         if recorded := types.on_integers(op, nodes, operands, float_dtype):  # floor(an integer)
             return recorded()
         dtype = types.dtype_of(op, operands, float_dtype)
-        narrow_dtype = small_result(op, nodes, dtype)
-        return op, coerce(op, nodes, self.facts, types, dtype), narrow_dtype, is_bool
+        becomes = BOOL if is_bool else small_result(op, nodes, dtype)
+        return op, coerce(op, nodes, self.facts, types, dtype), becomes
 
     def confirmed(
         self, function: Callable[..., Any], args: tuple[Any, ...], record: Callable[..., Any]
