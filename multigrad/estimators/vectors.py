@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.support.trees import Tensor
 from ..core.trace.xp import all as xp
-from ..core.trace.xp.transposes import untake_at
+from ..engine.trace.xp.transposes import untake_at
 from .declared import codebook_of_vectors, estimator, same_shape, summed, widened
 
 TABLE = np.array([[0.5, -1.0, 0.25, 1.0], [-0.75, 0.5, 1.5, 0.0], [1.0, 1.0, -1.0, 0.5]])

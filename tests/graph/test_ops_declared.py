@@ -34,10 +34,10 @@ from multigrad.core.passes.simplify import PASSING, simplify
 from multigrad.core.trace.trace import Trace, apply
 from multigrad.core.trace.xp import all as neutral
 from multigrad.core.trace.xp import ops as recorded
-from multigrad.core.trace.xp import transposes
 from multigrad.engine.functions.proof.meanings import run_bounded
 from multigrad.engine.passes import residuals
 from multigrad.engine.passes.verify import verify
+from multigrad.engine.trace.xp import transposes
 from multigrad_conformance.declared import Case, cases
 from multigrad_conformance.ops.test_ops_arrays import REDUCTIONS
 from multigrad_conformance.ops.test_ops_declared import OF_ANY_SHAPE

@@ -21,8 +21,8 @@ from multigrad.core import ops, xp
 from multigrad.core.ir import op as results
 from multigrad.core.lowering.forwards import ACTIVATIONS, ALIASES, plainly
 from multigrad.core.trace.xp import ops as recorded
-from multigrad.core.trace.xp import transposes
 from multigrad.engine.capture.symbols import SymbolicDType
+from multigrad.engine.trace.xp import transposes
 
 from .xp_examples import render_examples
 
@@ -50,7 +50,7 @@ __all__ = [
 """
 RECORDED = """from typing import Any, TypeAlias, TypeVar, overload
 
-from ..trace import Axis
+from {core}trace.trace import Axis
 
 def define(namespace: dict[str, Any], fits: Any) -> Any: ...
 """
@@ -119,7 +119,8 @@ def render_stub() -> str:
 def render_recorded(module: Any) -> str:
     """Return what checkers read in the place of a module of functions that are made from rows."""
     title = "What is made in the module of this name; see `ops.py`."
-    head = HEAD.format(title=title, imports=RECORDED, names=fill(sorted(module.__all__)))
+    imports = RECORDED.format(core="..." if module is recorded else "....core.")
+    head = HEAD.format(title=title, imports=imports, names=fill(sorted(module.__all__)))
     names = module.__all__  # in the order of the rows
     return "".join([head, *(declare(name, getattr(module, name)) for name in names)])
 
@@ -170,7 +171,7 @@ MODULES: dict[str, Callable[[], str]] = {
     FORWARDS: render_names,
     "core/trace/xp/examples.txt": render_examples,
     "core/trace/xp/ops.pyi": partial(render_recorded, recorded),
-    "core/trace/xp/transposes.pyi": partial(render_recorded, transposes),
+    "engine/trace/xp/transposes.pyi": partial(render_recorded, transposes),
     "core/xp.pyi": render_stub,
 }
 

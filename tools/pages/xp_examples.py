@@ -25,12 +25,9 @@ from multigrad.core.ops.properties import (
 from multigrad.core.trace.xp import all as xp
 
 DIGITS = 4
-ARRAY = re.compile(r"(?:np\.)?array\((\[[^()]*\])\)")
-TEXT = """\
-# The examples of `ops.py`, one a line, written by `python tools/write_sources.py`.
-# `exp([0.0]) ~ [1.]` stands for `np.round(xp.exp(np.array([0.0])), 4)`, which prints `array([1.])`;
-# `=` stands for a result that is not rounded.
-{examples}"""
+MOST_CHARACTERS = 88  # of a line of code
+ARRAY = re.compile(r"np\.array\(\[[^()]*\]\)")
+HEAD = "# The examples of `ops.py`, written by `python tools/write_sources.py`."
 # Numbers by domain: of the first operand, the second and the third.
 NUMBERS = {
     REALS: ([-1.5, 0.5, 2.0], [2.0, -0.5, 1.0], [0.5, 0.25, 1.0]),
@@ -85,18 +82,20 @@ ARGUMENTS = {
 
 def render_examples() -> str:
     rows = [row for row in ops.CALLABLE_OPS if not row.composed and not row.in_vjps]
-    return TEXT.format(examples="".join(map(example_of, rows)))
+    return "\n\n".join([HEAD, *map(example_of, rows)]) + "\n"
 
 
 def example_of(row: Op) -> str:
-    """Return a function's example as a line: the call, and what it prints."""
-    call = f"{row.in_xp}({ARGUMENTS.get(row.in_xp) or arguments_of(row)})"
-    call = f"{call} - 1.0" if row.in_xp == "nextafter" else call
-    result, sign = evaluate(f"xp.{call}"), "="
-    if is_long(result):
-        result, sign = evaluate(f"np.round(xp.{call}, {DIGITS})"), "~"
-    printed = repr(result).replace(",\n       [", ", [")
-    return ARRAY.sub(r"\1", f"{call} {sign} {printed}\n")
+    """Return a function's example: the call, and what it prints."""
+    code = f"xp.{row.in_xp}({ARGUMENTS.get(row.in_xp) or arguments_of(row)})"
+    code = f"{code} - 1.0" if row.in_xp == "nextafter" else code
+    if is_long(evaluate(code)):
+        code = f"np.round({code}, {DIGITS})"
+    printed = repr(evaluate(code))
+    if len(code) > MOST_CHARACTERS:
+        array = ARRAY.findall(code)[0]
+        code = f"x = {array}\n>>> {code.replace(array, 'x', 1)}"
+    return f">>> {code}\n{printed}"
 
 
 def arguments_of(row: Op) -> str:

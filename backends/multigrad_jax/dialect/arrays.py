@@ -22,8 +22,8 @@ from multigrad.core.ir.op import BOOL, INT32
 from multigrad.core.lowering.derivatives import accumulate_all
 from multigrad.core.trace.trace import Value, cast
 from multigrad.core.trace.xp import all as xp
-from multigrad.core.trace.xp import transposes
 from multigrad.engine.capture.meanings import layers
+from multigrad.engine.trace.xp import transposes
 from multigrad.engine.trace.xp.shapes import put_at
 
 from .equations import EquationStep, Handler, Operand, Shape, Unknown, integers

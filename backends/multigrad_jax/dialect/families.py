@@ -26,7 +26,6 @@ from multigrad.core.ir.op import BOOL, INT32, T, is_float
 from multigrad.core.trace import trace
 from multigrad.core.trace.trace import Value, cast, known_shape
 from multigrad.core.trace.xp import all as xp
-from multigrad.core.trace.xp import transposes
 from multigrad.engine.capture.dialects import numpy as np_dialect
 from multigrad.engine.capture.meanings import (
     arrays,
@@ -42,6 +41,7 @@ from multigrad.engine.capture.meanings.places import is_differentiated
 from multigrad.engine.capture.name_tables import Library, common, named
 from multigrad.engine.capture.symbols import is_bool
 from multigrad.engine.capture.values import methods
+from multigrad.engine.trace.xp import transposes
 from multigrad.engine.trace.xp.shapes import from_front, is_inside
 
 Tensor = Any

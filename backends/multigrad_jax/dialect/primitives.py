@@ -20,8 +20,8 @@ from multigrad.core import ops
 from multigrad.core.ir.op import BOOL, INT32, INTEGERS
 from multigrad.core.trace.trace import Value, apply, cast
 from multigrad.core.trace.xp import all as xp
-from multigrad.core.trace.xp import transposes
 from multigrad.engine.capture.meanings import composites, matrices
+from multigrad.engine.trace.xp import transposes
 
 from ..jaxprs import einsum_subscripts
 from .arrays import counting_along

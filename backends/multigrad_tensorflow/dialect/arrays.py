@@ -18,10 +18,10 @@ import tensorflow as tf
 from multigrad.core.ir.op import T
 from multigrad.core.trace.trace import NeedsConcrete, Value, cast, known_shape
 from multigrad.core.trace.xp import all as xp
-from multigrad.core.trace.xp import transposes
 from multigrad.engine.capture.meanings import arrays, creation, layers, parts, places
 from multigrad.engine.capture.name_tables import Library
 from multigrad.engine.capture.symbols import SymbolicDType, SymbolicShape, is_of_16_bits, own_dtype
+from multigrad.engine.trace.xp import transposes
 from multigrad.engine.trace.xp.shapes import is_inside
 
 Handler = Callable[..., Any]

@@ -16,7 +16,6 @@ import torch
 from multigrad.core.ir.op import INT32, INT64, WHOLE, T
 from multigrad.core.trace.trace import Value, cast, cast_node
 from multigrad.core.trace.xp import all as xp
-from multigrad.core.trace.xp import transposes
 from multigrad.engine.capture.dialect import leave_order_open
 from multigrad.engine.capture.dialects import numpy as np_dialect
 from multigrad.engine.capture.meanings import arrays, complexes, composites, matrices, parts, places
@@ -26,6 +25,7 @@ from multigrad.engine.capture.meanings.places import Extremes
 from multigrad.engine.capture.name_tables import handlers_by_name, reflected
 from multigrad.engine.capture.values import indexing
 from multigrad.engine.trace.assertions import note_assertion
+from multigrad.engine.trace.xp import transposes
 
 from . import introspection
 from .types import TENSOR, TORCH

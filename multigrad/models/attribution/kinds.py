@@ -23,8 +23,8 @@ from ...core.ops import activations
 from ...core.rules.rule import Rule
 from ...core.support.params import Range
 from ...core.trace.xp import all as xp
-from ...core.trace.xp.transposes import conv_left
 from ...engine.functions.function import Function
+from ...engine.trace.xp.transposes import conv_left
 from ...errors import BackendNotFound, RuleTypeError, RuleValueError
 
 Tensor = Any

@@ -49,7 +49,7 @@ def test_values_of_equal_and_zero_ones_have_a_gradient(backend: Any) -> None:
 
 
 def test_pivots_say_how_rows_were_exchanged(backend: Any) -> None:
-    from multigrad.core.trace.xp import transposes
+    from multigrad.engine.trace.xp import transposes
 
     given = np.array([[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]], [[1, 0], [0, 0], [0, 0]]], np.float32)
 

@@ -16,7 +16,6 @@ from ...ops import CORE_OPS
 from ...support.lazy_modules import NEEDS_ENGINE, provided
 from . import arrays as xp_arrays
 from . import ops as xp_ops
-from . import transposes as xp_transposes
 from .arrays import *
 
 if TYPE_CHECKING:
@@ -26,39 +25,39 @@ if TYPE_CHECKING:
     from ....engine.trace.xp.shapes import *
     from ....engine.trace.xp.shards import *
     from ....engine.trace.xp.signals import *
+    from ....engine.trace.xp.transposes import *
     from .ops import *
-    from .transposes import *
 
 pi = 3.141592653589793
 e = 2.718281828459045
 inf = float("inf")
 nan = float("nan")
 
-# Functions of one op of the core, and the modules that make them.
-MADE = {row.in_xp: xp_transposes if row.in_vjps else xp_ops for row in CORE_OPS if not row.composed}
+# Functions of one op of the core.
+MADE = [row.in_xp for row in CORE_OPS if not row.composed]
 # The names that load no other module.
-CORE_NAMES = frozenset(
-    ("e", "inf", "nan", "pi", *xp_arrays.__all__, *(n for n in MADE if MADE[n] is xp_ops))
-)
+CORE_NAMES = frozenset(("e", "inf", "nan", "pi", *xp_arrays.__all__, *MADE))
 
 
 @provided
-def other_modules() -> tuple[ModuleType, ...]:
-    """Return the modules of functions that no rule of the library needs: the core has none."""
+def other_modules(public: bool) -> tuple[ModuleType, ...]:
+    """Return the modules of functions that no rule of the library needs, without those that only
+    VJPs call if `public`: the core has none.
+    """
     return ()
 
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":
-        modules = sorted([xp_arrays, xp_ops, *other_modules()], key=lambda each: each.__name__)
+        modules = sorted([xp_arrays, xp_ops, *other_modules(True)], key=lambda each: each.__name__)
         value: Any = ["e", "inf", "nan", "pi", *(each for m in modules for each in m.__all__)]
     elif name in MADE:
-        value = getattr(MADE[name], name)
+        value = getattr(xp_ops, name)
     else:
-        modules = [] if name.startswith("_") else [*other_modules(), xp_ops, xp_transposes]
-        module = next((each for each in modules if name in each.__all__), None)
+        others = () if name.startswith("_") else other_modules(False)
+        module = next((each for each in (*others, xp_ops) if name in each.__all__), None)
         if module is None:
-            has_engine = name.startswith("_") or len(modules) > len((xp_ops, xp_transposes))
+            has_engine = name.startswith("_") or others
             missing = "" if has_engine else f"; one beyond elements and reductions {NEEDS_ENGINE}"
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{missing}")
         value = getattr(module, name)

@@ -18,7 +18,7 @@ import numpy as np
 
 from ....core.ir.op import INT32, T
 from ....core.trace.xp import all as xp
-from ....core.trace.xp import transposes
+from ...trace.xp import transposes
 from ..symbols import in_dtype
 from .composites import scaled
 from .parts import length, rank, shape_of

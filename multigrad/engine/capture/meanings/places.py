@@ -18,8 +18,8 @@ from ....core.ir.op import BOOL, INPUT_SHAPE, INT64, SCALAR_SHAPE, WHOLE, T, is_
 from ....core.trace.coercion import is_exact
 from ....core.trace.trace import Value, cast, cast_node, dtype_name, known_shape, lift
 from ....core.trace.xp import all as xp
-from ....core.trace.xp import transposes
 from ...lowering.calls import route_gradient
+from ...trace.xp import transposes
 from ...trace.xp.shapes import from_front
 from ..dialect import habits_of, leave_order_open
 from ..name_tables import Handler, handlers_by_name

@@ -18,7 +18,8 @@ from ....core.trace.xp.ops import (
     sum,
     svdvals,
 )
-from ....core.trace.xp.transposes import (
+from .shapes import getitem, matrix_transpose, triu
+from .transposes import (
     lu_pivots,
     packed_eigh,
     packed_lu,
@@ -28,7 +29,6 @@ from ....core.trace.xp.transposes import (
     solve_matrices,
     triangular_solve,
 )
-from .shapes import getitem, matrix_transpose, triu
 
 Tensor = Any
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import draws, elements, linalg, shapes, shards, signals
+from . import draws, elements, linalg, shapes, shards, signals, transposes
 
 
-def other_modules() -> tuple[ModuleType, ...]:
-    return draws, elements, linalg, shapes, shards, signals
+def other_modules(public: bool) -> tuple[ModuleType, ...]:
+    modules = draws, elements, linalg, shapes, shards, signals
+    return modules if public else (*modules, transposes)

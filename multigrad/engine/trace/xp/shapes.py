@@ -23,7 +23,6 @@ from ....core.trace.trace import (
     known_shape,
     one_axis,
 )
-from ....core.trace.xp import transposes
 from ....core.trace.xp.arrays import broadcast_to, dim
 from ....core.trace.xp.ops import (
     cumprod,
@@ -38,7 +37,8 @@ from ....core.trace.xp.ops import (
     swapaxes,
     where,
 )
-from ....core.trace.xp.transposes import last_put, take_along, untake_along
+from . import transposes
+from .transposes import last_put, take_along, untake_along
 
 Tensor = Any
 Pairs = Any  # an int, or a sequence of ints and of pairs of ints

@@ -16,8 +16,8 @@ from ....core import ops
 from ....core.trace.trace import Value, apply
 from ....core.trace.xp.arrays import dim, zeros_like
 from ....core.trace.xp.ops import digamma
-from ....core.trace.xp.transposes import packed_fft
 from .shapes import along, concatenate, getitem, pad, stack
+from .transposes import packed_fft
 
 Tensor = Any
 Axes = int | Sequence[int] | None

@@ -6,7 +6,7 @@
 import builtins
 from typing import Any, TypeAlias, TypeVar, overload
 
-from ..trace import Axis
+from ....core.trace.trace import Axis
 
 def define(namespace: dict[str, Any], fits: Any) -> Any: ...
 
