@@ -16,6 +16,9 @@ provide("multigrad", {
     "core.lowering.derivatives": {
         "engine.lowering.calls": "draw_in split_calls pull_joined retyped"
     },
+    "core.passes.facts": {
+        "engine.passes.shapes": "needed_shapes computed_shape shape_by_operands"
+    },
     "core.trace.identity": {"engine.trace.contents": "key_of_object"},
     "core.trace.lookups": {"engine.trace.moving_numbers": "read_noted"},
     "core.trace.coercion": {

@@ -25,7 +25,7 @@ from ..core.ir.graph import Node
 from ..core.ir.op import BOOL, FLOATS, WHOLE, T, dtype_name
 from ..core.lowering.function_graph import FunctionGraph
 from ..core.ops.numerics import as_numpy_dtype
-from ..core.passes.facts import SHARDS, Shapes, is_tensor_input, shape_fact
+from ..core.passes.facts import SHARDS, is_tensor_input, shape_fact
 from ..core.passes.residuals import BYTES, ResidualCut
 from ..core.rules.activation import Activation
 from ..core.rules.vjp import function_under
@@ -38,6 +38,7 @@ from ..engine.lowering.cuts import (
     without_calls,
 )
 from ..engine.passes.residuals import PACK
+from ..engine.passes.shapes import ComputedShapes
 from ..errors import RuleTypeError, RuleValueError, TraceError
 from ..models.layer_memory import Residual, Shape
 from ..models.override import is_model_of
@@ -302,14 +303,14 @@ def _shapes_under(
             name = node.attr("name")
             if name in input_shapes and is_tensor_input(node):
                 facts[shape_fact(node, "shape") or ""] = input_shapes[name]
-    shapes = Shapes(facts)
+    shapes = ComputedShapes(facts)
     for name, node in zip(graphs.outputs, graphs.forward.outputs, strict=True):
-        facts[f"shape:{name}"] = shapes.computed(node)  # kept tensors may be computed from outputs
+        facts[f"shape:{name}"] = shapes.of(node)  # kept tensors may be computed from outputs
 
     def shape_of(node: Node) -> Shape:
         if node.type.kind != "tensor":
             return ()
-        return shapes.computed(node)
+        return shapes.of(node)
 
     return shape_of
 

@@ -23,6 +23,8 @@ from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.passes.facts import Shapes, is_tensor_input, needed_shapes, shape_fact
 from multigrad.core.rules.rule_names import OWN
 from multigrad.core.trace.trace import NeedsConcrete, Trace
+from multigrad.engine.ops.result_shapes import formula_of
+from multigrad.engine.passes.shapes import ComputedShapes
 from multigrad_conformance.declared import Case, attrs_of, cases
 from multigrad_conformance.programs.generator import Program, programs
 from multigrad_conformance.programs.running import QUIET, inputs_of
@@ -64,13 +66,13 @@ def differences(graph: Graph, inputs: Mapping[str, Any]) -> list[str]:
         for node in graph.nodes
         if is_tensor_input(node)
     }
-    shapes = Shapes(facts)
+    shapes = ComputedShapes(facts)
     with np.errstate(all="ignore"), ignoring_warnings():
         values = executed(graph, inputs)
     return [
-        f"{node.op.name}{dict(node.attrs)}: {shapes.computed(node)} for {np.shape(value)}"
+        f"{node.op.name}{dict(node.attrs)}: {shapes.of(node)} for {np.shape(value)}"
         for node, value in values.items()
-        if node.type.kind == "tensor" and shapes.computed(node) != np.shape(value)
+        if node.type.kind == "tensor" and shapes.of(node) != np.shape(value)
     ]
 
 
@@ -162,7 +164,7 @@ OF_MATRICES = (ops.SOLVE, ops.TRIANGULAR_SOLVE)
 WRITTEN = [
     row
     for row in ops.CALLABLE_OPS
-    if row.shape_of is not None and not row.random and not row.in_vjps and row not in OF_MATRICES
+    if formula_of(row) is not None and not row.random and not row.in_vjps and row not in OF_MATRICES
 ]
 
 
@@ -178,7 +180,8 @@ def test_a_shape_is_refused_where_the_execution_refuses(row: Op) -> None:
             except (ValueError, IndexError, TypeError, xg.GradientError):
                 wanted = None
         try:
-            found = row.shape_of(*shapes, **attrs) if row.shape_of else None
+            formula = formula_of(row)
+            found = formula(*shapes, **attrs) if formula else None
         except (ValueError, IndexError, TypeError, xg.GradientError):
             found = None
         assert found == wanted, (attrs, shapes)
@@ -257,10 +260,10 @@ def test_a_capture_of_four_times_the_steps_costs_four_times_as_much(
 def test_the_shape_of_what_is_large_is_known_without_its_memory() -> None:
     x = make_node(ops.INPUT, (), {"name": "tin"}, INPUT)
     graph = graph_with_gradient(CASES["softmax"])
-    shapes = Shapes({"shape": (4096, 4096, 64), "shape:grad_out": (4096, 4096, 64)})
+    shapes = ComputedShapes({"shape": (4096, 4096, 64), "shape:grad_out": (4096, 4096, 64)})
     tracemalloc.start()
     try:
-        found = {shapes.computed(node) for node in every_node(graph) if node.type.kind == "tensor"}
+        found = {shapes.of(node) for node in every_node(graph) if node.type.kind == "tensor"}
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from multigrad.core import ops
 from multigrad.core.ir.graph import Node
 from multigrad.core.ir.op import PER_ELEMENT
-from multigrad.core.passes.facts import Shapes
 from multigrad.core.rules.rule import Rule
 from multigrad.core.support.params import read_shards
+from multigrad.engine.passes.shapes import computed_shape
 from multigrad.engine.trace.derived.shards import over_shards
 from multigrad.errors import MultigradError, UnsupportedOp
 
@@ -95,7 +95,7 @@ def exchange_of(node: Node) -> Exchange:
     if node.op is ops.ALL_DIM:
         return Exchange(node.op.name, 1, per_column=False)
     # Two widths tell numbers per column from numbers in all.
-    shapes = [Shapes({"shape": (ROWS, n)}).computed(node.operands[0]) for n in COLUMNS]
+    shapes = [computed_shape({"shape": (ROWS, n)}, node.operands[0]) for n in COLUMNS]
     narrow, wide = (math.prod(shape) for shape in shapes)
     if narrow == wide:
         return Exchange(node.op.name, narrow, per_column=False)

@@ -18,7 +18,6 @@ from multigrad.core.backend.rows import rows_of
 from multigrad.core.ir.op import Op
 from multigrad.core.ops.reductions import over, over_axes
 from multigrad.engine.backend.array_rows import compositions
-from multigrad.engine.ops import special as special_ops
 from multigrad.engine.ops.families import IN_FLOAT32
 from multigrad.engine.ops.special_functions import digamma_by_reflection, polygamma_by_zeta
 
@@ -132,7 +131,7 @@ def polygamma(x: Tensor, *, n: int) -> Tensor:
 
 
 SPECIAL: dict[Op, Callable[..., Any]] = {
-    **rows_of(vars(), ops.rows_in((special_ops,)).values()),
+    **rows_of(vars()),
     **{op: getattr(special, op.name) for op in (ops.NDTRI, ops.I0E, ops.I1E)},
     ops.LGAMMA: jax.lax.lgamma,
     ops.DEG2RAD: jnp.deg2rad,

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import DisprovedError, GradientError, TraceError
 from ..ir.graph import Location, Node
-from ..passes.facts import GIVEN, LIBRARY, Shapes
+from ..passes.facts import GIVEN, LIBRARY, computed_shape
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.threads import build_once
 from ..trace.identity import items_key
@@ -223,7 +223,7 @@ class Captures:
                 # An index that fits an axis of 1 fits any: lengths may be open, as of a batch.
                 values = look_up(unknown=1)
                 values = look_up() if None in values.values() else values
-                Shapes({**variant.facts, **values}).computed(node)
+                computed_shape({**variant.facts, **values}, node)
             except IndexError:
                 self._require(needed_facts, variant.graphs.forward.locations.get(node))
                 return True

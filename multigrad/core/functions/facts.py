@@ -19,7 +19,7 @@ from ...errors import TraceError
 from ..backend.values import owner_of
 from ..ir.graph import Location
 from ..ir.op import FLOATS, T, dtype_name
-from ..passes.facts import GIVEN, LIBRARY, Shapes, needed_shapes
+from ..passes.facts import GIVEN, LIBRARY, computed_shape, needed_shapes
 from ..support.lazy_modules import provided
 from ..support.trees import Tensor
 from ..trace.lookups import is_read, look_up
@@ -130,7 +130,7 @@ def lengths_of(value: Any, unknown: int) -> tuple[int, ...] | None:
     found = facts.lengths(needed, unknown=unknown)
     if None in found.values() or found == facts.lengths(needed, unknown=unknown + 1):
         return None
-    return Shapes({**facts, **found}).computed(value.node)
+    return computed_shape({**facts, **found}, value.node)
 
 
 def places_of(

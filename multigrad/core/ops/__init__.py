@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from ...engine.ops.ordering import *
     from ...engine.ops.orders import *
     from ...engine.ops.products import *
-    from ...engine.ops.special import *
     from ...engine.ops.units import *
 
     FAMILIES: tuple[ModuleType, ...]

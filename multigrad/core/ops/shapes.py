@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import GradientError
 from ..ir.graph import Node
 from ..ir.op import (
     AXIS,
@@ -24,9 +25,35 @@ from ..ir.op import (
     reshaped,
     shaped_like_second,
 )
-from .numerics import Array, widened
+from .numerics import Array, Axis, widened
 from .properties import length, linear
-from .table import moved_by, op, summed_to, zero
+from .table import moved_by, op, zero
+
+Shape = tuple[int, ...]
+
+
+def places(axis: Axis, rank: int) -> tuple[int, ...]:
+    """Return axes counted from the front; None means all of them."""
+    if axis is None:
+        return tuple(range(rank))
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    for i in axes:
+        if not -rank <= i < rank:
+            raise np.exceptions.AxisError(i, rank)
+    positions = tuple(i % rank for i in axes)
+    if len(set(positions)) < len(positions):
+        raise ValueError(f"an axis is named twice in {axis}")
+    return positions
+
+
+def reduced(x: Shape, *, axis: Axis, keepdims: bool, **attrs: Any) -> Shape:
+    """Return the shape without the axes, or with ones there; a scalar has none."""
+    if not x:
+        return x
+    axes = places(axis, len(x))
+    if keepdims:
+        return tuple([1 if i in axes else n for i, n in enumerate(x)])
+    return tuple([n for i, n in enumerate(x) if i not in axes])
 
 
 def rearrangement(
@@ -47,6 +74,16 @@ def shaped(
 def length_of(name: str, numpy: Any, doc: str, **fields: Any) -> Op:
     fields |= {"coerce": "raw", "composed": True, "shape_only": (0,), "bits": length}
     return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=integer, **fields)
+
+
+def summed_to(x: Shape, like: Shape) -> Shape:
+    """Return the shape of `like`, or raise GradientError if x was not broadcast from it."""
+    lead = len(x) - len(like)
+    if lead < 0 or any(n not in (1, m) for n, m in zip(like, x[lead:], strict=True)):
+        raise GradientError(
+            f"a gradient of shape {x} cannot be summed to the expected shape {like} of its argument"
+        )
+    return like
 
 
 @widened

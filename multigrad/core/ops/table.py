@@ -1,5 +1,4 @@
-"""Declaration of ops: `op` and its short forms, shared VJPs, ops that are made of others, and the
-shapes of results.
+"""Declaration of ops: `op` and its short forms, shared VJPs, and ops that are made of others.
 
 `made_of` is a function `(xp, *operands, **attrs)` of other ops and Python's operators; a backend
 without a row for the op computes it with its rows for `xp`. A VJP is a named function `(xp,
@@ -7,10 +6,6 @@ cotangent, result, *operands, **attrs)` that returns one cotangent per operand, 
 if it is one expression, the text of that: "ct * b, ct * a", of the cotangent `ct`, the result `y`,
 and the operands and attributes by their names. The functions of its `xp` record, so it is itself a
 graph that can be lowered, shown and differentiated again. Broadcasting is undone for it.
-
-A row has a formula of its result's shape in `shape_of`, or its result rule implies one. A formula
-returns the shape that the NumPy function gives, and raises where that raises, but reads no numbers.
-Views need none: their NumPy function costs nothing on an array of stride 0.
 """
 
 from __future__ import annotations
@@ -25,92 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import GradientError, suggest
-from ..ir import op as results
+from ...errors import suggest
 from ..ir.op import REQUIRED, Attr, Op, ResultRule, float_elementwise
 from ..support.records import cached_property
-from .numerics import Array, Axis, widened
+from .numerics import Array, widened
 
-# --- shapes of results ----------------------------------------------------------------------------
-Shape = tuple[int, ...]
-ShapeRule = Callable[..., Shape]
-
-
-def places(axis: Axis, rank: int) -> tuple[int, ...]:
-    """Return axes counted from the front; None means all of them."""
-    if axis is None:
-        return tuple(range(rank))
-    axes = axis if isinstance(axis, tuple) else (axis,)
-    for i in axes:
-        if not -rank <= i < rank:
-            raise np.exceptions.AxisError(i, rank)
-    positions = tuple(i % rank for i in axes)
-    if len(set(positions)) < len(positions):
-        raise ValueError(f"an axis is named twice in {axis}")
-    return positions
-
-
-# --- by the result rule --------------------------------------------------------------------------
-
-
-def broadcast(*shapes: Shape, **attrs: Any) -> Shape:
-    distinct = set(shapes)
-    return shapes[0] if len(distinct) == 1 else np.broadcast_shapes(*distinct)
-
-
-def first(x: Shape, *others: Shape, axis: Axis = None, **attrs: Any) -> Shape:
-    """Return the shape of the first operand; a scalar has one element along any axis."""
-    if x and axis is not None:
-        places(axis, len(x))
-    return x
-
-
-def like_drawn(key: Shape, x: Shape, *params: Shape) -> Shape:
-    return broadcast(x, *params)
-
-
-def reduced(x: Shape, *, axis: Axis, keepdims: bool, **attrs: Any) -> Shape:
-    """Return the shape without the axes, or with ones there; a scalar has none."""
-    if not x:
-        return x
-    axes = places(axis, len(x))
-    if keepdims:
-        return tuple([1 if i in axes else n for i, n in enumerate(x)])
-    return tuple([n for i, n in enumerate(x) if i not in axes])
-
-
-def of_value(like: Shape, *, value: Any, **attrs: Any) -> Shape:
-    return tuple(np.shape(value))
-
-
-# Result rules that determine a shape. An op with another rule has a formula of its own, or runs on
-# an array of stride 0.
-BY_RESULT: Mapping[ResultRule, ShapeRule] = {
-    **dict.fromkeys(results.OWN_ELEMENTS, broadcast),
-    results.cast_to: first,
-    results.filled: first,
-    results.same: first,
-    results.kept: first,
-    results.called: first,
-    results.drawn: like_drawn,
-    results.reduced: reduced,
-    results.of_dtype: of_value,
-}
-
-# --- of single rows ------------------------------------------------------------------------------
-
-
-def summed_to(x: Shape, like: Shape) -> Shape:
-    """Return the shape of `like`, or raise GradientError if x was not broadcast from it."""
-    lead = len(x) - len(like)
-    if lead < 0 or any(n not in (1, m) for n, m in zip(like, x[lead:], strict=True)):
-        raise GradientError(
-            f"a gradient of shape {x} cannot be summed to the expected shape {like} of its argument"
-        )
-    return like
-
-
-# --- declarations ---------------------------------------------------------------------------------
 Cotangents = tuple[Any, ...]
 Number = bool | int | float
 # Written by `op` while the modules of ops are imported; nothing removes a row.
@@ -144,7 +58,6 @@ def op(
     if isinstance(vjp, str):
         vjp = by_formula(f"{name}_vjp", (*args.split(), *(f"{each}=None" for each in attrs)), vjp)
     properties = {key: value for key, value in fields.items() if key not in attrs}
-    properties.setdefault("shape_of", BY_RESULT.get(result))
     if isinstance(numpy, Composed):
         properties |= {"made_of": numpy.made_of, "rounds": numpy.rounds}
     meaning: dict[str, Any] = {"coerce": coerce, "result": result, "numpy": numpy, "vjp": vjp}

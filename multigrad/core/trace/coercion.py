@@ -23,12 +23,12 @@ from typing import Any
 
 from .. import ops
 from ..ir.graph import ArrayValue, Location, Node, make_node
-from ..ir.op import BOOL, SCALAR_SHAPE, SMALL, UNKNOWN, Op, Refused, T, Type
+from ..ir.op import BOOL, FLOATS, SCALAR_SHAPE, SMALL, UNKNOWN, Op, Refused, T, Type
 from ..ir.questions import note
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 
 Trace = Any  # of trace.py, which imports this module
-OF_RULES = (T, BOOL)  # the dtypes of tensors of a rule
+OF_RULES = (T, *FLOATS)  # the float dtypes of tensors, of which a rule has one at a time
 
 
 class NeedsConcrete(Exception):
@@ -103,9 +103,11 @@ def _in_one_dtype(
     if keep_bools and all(node.type.dtype == BOOL for node in nodes):
         return nodes
     tensors = [node for node in nodes if node.type.kind == "tensor"]
-    if dtype or any(n.type.dtype not in OF_RULES or n.op is ops.ARRAY for n in tensors):
+    dtypes = {node.type.dtype for node in tensors} - {BOOL}
+    is_of_rules = len(dtypes) < 2 and dtypes.issubset(OF_RULES)
+    if dtype or not is_of_rules or any(node.op is ops.ARRAY for node in tensors):
         return in_common_dtype(op, nodes, facts, dtype)
-    return in_dtype(nodes, T)
+    return in_dtype(nodes, dtypes.pop() if dtypes else T)
 
 
 @provided

@@ -37,10 +37,10 @@ from ...core.ir.op import (
     is_float,
 )
 from ...core.ops.numerics import as_numpy_dtype
-from ...core.passes.facts import needed_shapes
 from ...core.trace import trace
 from ...core.trace.trace import NeedsConcrete, Value, cast_node, constant, known_shape
 from ...core.trace.xp import all as xp
+from ..passes.shapes import needed_shapes
 from ..trace.code_trace import CodeTrace, place_of
 from ..trace.python_protocols import PASSING, Answers, is_asked_by
 from .dialect import Dialect, find_dialect, habits_of

@@ -13,9 +13,10 @@ from ...core.functions.arguments import Layout
 from ...core.functions.captures import INDEXED, capture, prove
 from ...core.functions.recipe import Recipe, Variant
 from ...core.ir.graph import Node
-from ...core.passes.facts import LIBRARY, Shapes, needed_shapes
+from ...core.passes.facts import LIBRARY
 from ..capture.dialect import find_dialect
 from ..capture.user_code.libraries import read_as_meant
+from ..passes.shapes import ComputedShapes, needed_shapes
 from .proof.executions import FunctionUnderProof
 from .proof.functions import prove_function
 from .recording.recapture import note_open
@@ -59,6 +60,6 @@ def facts_of_indices(recipe: Recipe, variant: Variant) -> Mapping[Node, frozense
     dialect = find_dialect(recipe.dialect(called)) if indexed else None
     if dialect is None or dialect.habits.outside[0] == "refused":
         return {}
-    shapes = Shapes({})
+    shapes = ComputedShapes({})
     needed = {node: frozenset(needed_shapes(node, shapes)) for node in indexed}
     return {node: facts for node, facts in needed.items() if not facts <= variant.facts.keys()}

@@ -17,7 +17,7 @@ from ...core.lowering.checks import bind_shape_check, find_lacking, refuse_lacki
 from ...core.lowering.emit import Emission
 from ...core.lowering.function_graph import FunctionGraph
 from ...core.lowering.lower import Lowering
-from ...core.ops.table import Shape, summed_to
+from ...core.ops.shapes import Shape, summed_to
 from ...core.passes.residuals import ResidualCut
 from ...core.support.trees import Tensor
 from ...core.trace.trace import dtype_name

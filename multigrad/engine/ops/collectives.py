@@ -14,7 +14,8 @@ import numpy as np
 from ...core.ir.op import AXIS, Attr, Op, are_integers, integer, is_order, kept, key, reshaped
 from ...core.ops.numerics import Array
 from ...core.ops.properties import length, linear
-from ...core.ops.table import Cotangents, moved_by, op, places, zero
+from ...core.ops.shapes import places
+from ...core.ops.table import Cotangents, moved_by, op, zero
 from ...errors import RuleValueError
 
 Names = tuple[str, ...] | None

@@ -21,7 +21,8 @@ import numpy as np
 from ...core.ir.op import INT64, UNKNOWN, Attr, Type, are_integers, flag, kept, need_tensors
 from ...core.ops.numerics import Array, widened, wider
 from ...core.ops.properties import linear
-from ...core.ops.table import Cotangents, Shape, op, zero
+from ...core.ops.shapes import Shape
+from ...core.ops.table import Cotangents, op, zero
 from .linalg import mark_infinities, of_matrices, of_matrix, square
 from .orders import with_matrices
 from .special_functions import from_scipy

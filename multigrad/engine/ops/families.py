@@ -17,13 +17,12 @@ from . import (
     ordering,
     orders,
     products,
-    special,
     units,
 )
 
 # By a family of the core, those that follow it.
 AFTER: dict[ModuleType, tuple[ModuleType, ...]] = {
-    arithmetic: (elementary, special),
+    arithmetic: (elementary,),
     activations: (units,),
     reductions: (products, linalg, factors),
     shapes: (orders, indexing, ordering, indices, draws, collectives, loops),
@@ -33,8 +32,8 @@ IN_FLOAT32 = (
     *(ordering.LOGCUMSUMEXP, ordering.DISCOUNTED_SUM, linalg.CHOLESKY, linalg.TRIANGULAR_SOLVE),
     *(linalg.SOLVE, linalg.INV, linalg.PINV, linalg.DET, linalg.LOGABSDET, linalg.SIGNDET),
     *(linalg.EXPM, factors.LU, factors.SVD, factors.SVDVALS, factors.EIGH, factors.EIGVALSH),
-    *(factors.QR, factors.FFT, special.NDTRI, special.DIGAMMA, special.POLYGAMMA, special.I0E),
-    special.I1E,
+    *(factors.QR, factors.FFT, elementary.NDTRI, elementary.DIGAMMA, elementary.POLYGAMMA),
+    *(elementary.I0E, elementary.I1E),
 )
 
 

@@ -34,7 +34,9 @@ from ...core.ir.op import (
 from ...core.ops.numerics import Array, Axis, widened, wider
 from ...core.ops.properties import FALLING, REALS, in_first, linear
 from ...core.ops.reductions import count_over, over, over_axes, reduction, spread
-from ...core.ops.table import Composed, Cotangents, Shape, broadcast, first, moved_by, op, zero
+from ...core.ops.shapes import Shape
+from ...core.ops.table import Composed, Cotangents, moved_by, op, zero
+from .result_shapes import broadcast, first
 
 AXIS_OR_NONE = Attr(is_axis, (), None, "int | None", "axis_or_none")
 

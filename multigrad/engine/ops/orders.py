@@ -8,8 +8,8 @@ import numpy as np
 
 from ...core.ir.op import AXES, REQUIRED, SHAPE, Attr, Op, are_integers, is_axis, kept, optional
 from ...core.ops.numerics import Array, reshape
-from ...core.ops.shapes import rearrangement, shaped
-from ...core.ops.table import Cotangents, Shape, moved_by
+from ...core.ops.shapes import Shape, rearrangement, shaped
+from ...core.ops.table import Cotangents, moved_by
 
 MOVED = Attr(is_axis, (), REQUIRED, "Any", "axes_of")
 PLACES = Attr(optional(are_integers))

@@ -22,8 +22,8 @@ from ...core.ir.op import (
 )
 from ...core.ops.numerics import Array, wider
 from ...core.ops.properties import in_first, in_one, multiplied
-from ...core.ops.shapes import sum_to
-from ...core.ops.table import Cotangents, Shape, moved_by, op, summed_to
+from ...core.ops.shapes import Shape, sum_to, summed_to
+from ...core.ops.table import Cotangents, moved_by, op
 from .indexing import fitted, put_back
 
 

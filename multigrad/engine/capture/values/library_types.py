@@ -41,12 +41,13 @@ from ....core.ir.op import (
     T,
     dtype_name,
 )
-from ....core.passes.facts import LIBRARY, ON_NUMBERS, needed_rank
+from ....core.passes.facts import LIBRARY, ON_NUMBERS
 from ....core.trace.coercion import cast_node
 from ....core.trace.lookups import note
 from ....core.trace.source import AUTOCAST, TENSORS
 from ....core.trace.trace import NeedsConcrete, Value, known_shape
 from ....errors import BackendNotFound
+from ...passes.shapes import needed_rank
 from ...trace.code_trace import (
     OF_CODE,
     OF_TENSORS,

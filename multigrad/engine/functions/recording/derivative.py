@@ -10,9 +10,9 @@ from ....core.functions.capture_errors import NotCaptured
 from ....core.ir.graph import Graph, Node, every_node
 from ....core.ir.op import is_float
 from ....core.lowering.derivatives import accumulate_all
-from ....core.passes.facts import needed_shapes
 from ....core.trace.trace import Value
 from ....core.trace.xp import all as xp
+from ...passes.shapes import needed_shapes
 
 
 def true_derivative(

@@ -28,7 +28,7 @@ from ....core.ir.graph import Graph, Location, Node, every_node, make_node, walk
 from ....core.ir.op import BOOL, INPUT_SHAPE, SCALAR_SHAPE, WHOLE
 from ....core.lowering.function_graph import FunctionGraph
 from ....core.ops.properties import CONSTANT, LINEAR, ZERO, is_zero
-from ....core.passes.facts import needed_shapes, shape_fact
+from ....core.passes.facts import shape_fact
 from ....core.passes.simplify import simplify
 from ....core.trace.lookups import note
 from ....core.trace.source import BRANCHES, MISSING, NO_GRADIENTS
@@ -41,6 +41,7 @@ from ...capture.values.indexing import Picked
 from ...lowering.calls import drop_calls
 from ...passes.memory import without_kept
 from ...passes.residuals import drop_marks
+from ...passes.shapes import needed_shapes
 from ...trace.code_trace import CodeTrace, Pair
 from ..calls.assumptions import evaluate
 from ..calls.explained_errors import is_users_own

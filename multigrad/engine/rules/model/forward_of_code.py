@@ -25,7 +25,7 @@ from ....core.ir.graph import Graph
 from ....core.ir.op import FLOATS, INPUT, INPUT_SHAPE, T
 from ....core.lowering.derivatives import pullback
 from ....core.lowering.forwards import Forward
-from ....core.passes.facts import LIBRARY, needed_shapes
+from ....core.passes.facts import LIBRARY
 from ....core.passes.simplify import simplify
 from ....core.rules.activation_function import BY_KEY, CapturesUnder, as_forward
 from ....core.rules.signature import called_method, name_of
@@ -52,6 +52,7 @@ from ...functions.object_function import (
     recipe_of_object,
 )
 from ...lowering.calls import drop_calls
+from ...passes.shapes import needed_shapes
 from ...trace.code_trace import CodeTrace
 
 MOST_GRAPHS = 256  # of one forward, by facts

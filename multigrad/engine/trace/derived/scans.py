@@ -22,12 +22,12 @@ from ....core.ir import questions
 from ....core.ir.graph import Graph, Node, Region, dependents, derive_node, make_node, walk
 from ....core.ir.op import BOOL, UNKNOWN, Op, Type, is_float
 from ....core.lowering.derivatives import accumulate_all
-from ....core.passes.facts import needed_shapes
 from ....core.passes.residuals import INFINITE, minimum_cut
 from ....core.passes.simplify import simplify, substitute
 from ....core.support.records import record
 from ....core.trace.trace import NeedsConcrete, Trace, Value
 from ....core.trace.xp import all as xp
+from ...passes.shapes import needed_shapes
 from ...passes.turns import drop_sums, find_alike, shape_of_another
 
 # The costs of keeping an element of a value of each turn. A row of a scanned tensor, and a

@@ -18,6 +18,7 @@ from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.ops.properties import Domain
 from multigrad.core.passes.simplify import constant
 from multigrad.core.trace.coercion import coerce
+from multigrad.engine.ops.result_shapes import formula_of
 
 from .attributes import Draw, Refused, Shape, pick
 
@@ -179,6 +180,7 @@ def sample_of(node: Node, given: list[Any], attrs: dict[str, Any]) -> Any:
     try:
         return node.op.numpy(*given, **attrs)
     except np.linalg.LinAlgError:  # zeros have no inverse
-        assert node.op.shape_of is not None
-        shape = node.op.shape_of(*map(np.shape, given), **attrs)
+        formula = formula_of(node.op)
+        assert formula is not None
+        shape = formula(*map(np.shape, given), **attrs)
         return np.zeros(shape, np.result_type(given[0]))
