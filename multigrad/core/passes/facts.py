@@ -1,5 +1,5 @@
-"""Facts about shapes in a capture, by which the shapes of its inputs are known, and of reductions of
-these. Those of other values follow from the operands': `engine/passes/shapes.py`.
+"""Facts about shapes in a capture, by which the shapes of its inputs and of their reductions are
+known. Those of other values follow from the operands': `engine/passes/shapes.py`.
 """
 
 from __future__ import annotations
