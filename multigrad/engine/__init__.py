@@ -16,6 +16,8 @@ provide("multigrad", {
     "core.lowering.derivatives": {
         "engine.lowering.calls": "draw_in split_calls pull_joined retyped"
     },
+    "core.passes.decisions": {"engine.passes.turns": "sources_of_turns"},
+    "core.trace.trace": {"engine.trace.coercion": "power_of_integer"},
     "core.passes.facts": {
         "engine.passes.shapes": "needed_shapes computed_shape shape_by_operands"
     },

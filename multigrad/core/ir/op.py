@@ -178,7 +178,6 @@ class Op:
         on_bools: for bools only: the op to use, or "numbers" (on 0 and 1, then bools again).
         power: the exponent of `pow` that is this op.
         copies: how many times its input's size the result is; None: as its largest operand.
-        bits: those of an integer result; None: those of its largest operand.
         collective: whether shards may exchange numbers.
         loop: whether it runs a region for each of "rows", or as long as "values" say.
         shape_of: the result's shape, of the operands' and the attributes; None: run the NumPy
@@ -213,7 +212,6 @@ class Op:
     on_bools: Op | Refused | Literal["numbers"] | None = None
     power: float | None = None
     copies: Callable[..., int] | None = None
-    bits: Callable[..., int] | None = None
     collective: bool = False
     loop: Literal["rows", "values"] | None = None
     shape_of: Callable[..., tuple[int, ...]] | None = None

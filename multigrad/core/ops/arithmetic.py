@@ -17,9 +17,6 @@ from .properties import (
     ABOVE_MINUS_ONE,
     ABOVE_ZERO,
     REALS,
-    added,
-    carried,
-    doubled,
     in_first,
     in_one,
     linear,
@@ -68,12 +65,8 @@ def square_root(a: Number) -> Number:
 
 EITHER = Refused("Write a ^ b for where they differ")
 CONTRARY = Refused("Write ~x for the contrary")
-ADD = infix(
-    "+", "add", np.add, "ct, ct", operator.add, degree=linear, on_bools=logic.OR, bits=carried
-)
-SUB = infix(
-    "-", "sub", np.subtract, "ct, -ct", operator.sub, degree=linear, on_bools=EITHER, bits=carried
-)
+ADD = infix("+", "add", np.add, "ct, ct", operator.add, degree=linear, on_bools=logic.OR)
+SUB = infix("-", "sub", np.subtract, "ct, -ct", operator.sub, degree=linear, on_bools=EITHER)
 MUL = infix(
     "*",
     "mul",
@@ -82,7 +75,6 @@ MUL = infix(
     operator.mul,
     degree=in_one,
     on_bools=logic.AND,
-    bits=added,
 )
 DIV = function(
     "div",
@@ -129,7 +121,6 @@ SQUARE = ufunc(
     "x times x.",
     power=2,
     on_numbers=square,
-    bits=doubled,
     integer=True,
 )
 SQRT = ufunc(

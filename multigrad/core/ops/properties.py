@@ -1,9 +1,9 @@
-"""Properties of ops: linearity, growth, the domain where they are smooth."""
+"""Properties of ops: linearity, and the domain where they are smooth."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..ir.graph import Graph, Node
@@ -75,37 +75,6 @@ def is_zero(node: Node) -> bool:
     if node.op.name == "full_like":
         return is_zero(node.operands[1])
     return node.op.name == "const" and node.attr("value") == 0
-
-
-# --- growth: the copies of an input that a result holds, or the bits of an integer -------------
-# A length is below 2**63.
-LENGTH_BITS = 63
-
-
-def added(node: Node, sizes: Sequence[int]) -> int:
-    return sum(sizes)
-
-
-def multiplied(node: Node, sizes: Sequence[int]) -> int:
-    return math.prod(sizes)
-
-
-def carried(node: Node, bits: Sequence[int]) -> int:
-    # A sum of two integers has one bit more.
-    return max(bits) + 1
-
-
-def doubled(node: Node, bits: Sequence[int]) -> int:
-    return 2 * bits[0]
-
-
-def shifted(node: Node, bits: Sequence[int]) -> int:
-    # A shift is by 31 bits at most.
-    return bits[0] + 31
-
-
-def length(node: Node, bits: Sequence[int]) -> int:
-    return LENGTH_BITS
 
 
 class Domain(NamedTuple):

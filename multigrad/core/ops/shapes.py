@@ -26,7 +26,7 @@ from ..ir.op import (
     shaped_like_second,
 )
 from .numerics import Array, Axis, widened
-from .properties import length, linear
+from .properties import linear
 from .table import moved_by, op, zero
 
 Shape = tuple[int, ...]
@@ -72,7 +72,7 @@ def shaped(
 
 
 def length_of(name: str, numpy: Any, doc: str, **fields: Any) -> Op:
-    fields |= {"coerce": "raw", "composed": True, "shape_only": (0,), "bits": length}
+    fields |= {"coerce": "raw", "composed": True, "shape_only": (0,)}
     return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=integer, **fields)
 
 

@@ -12,7 +12,7 @@ Sums and products of many elements are not followed: the order of their terms is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from ..ir.graph import Graph, Node, Region, every_node, make_node
 from ..ir.op import PER_ELEMENT, Op, T, is_float
 from ..ops.properties import linear
 from ..ops.table import by_formula, zero
+from ..support.lazy_modules import provided
 
 
 def named(names: str) -> frozenset[str]:
@@ -94,7 +95,7 @@ def _read_by_decisions(graphs: Sequence[Graph]) -> dict[Node, bool]:
     compiler may join it with what reads it.
     """
     nodes = [node for graph in graphs for node in every_node(graph)]
-    sources = _sources_of_turns(nodes)
+    sources = sources_of_turns(nodes) if any(graph.loops for graph in graphs) else {}
     narrow = {node for node in nodes if node.op is ops.CAST and narrows(node)}
     kinds = {node.op for node in nodes}  # of the others no node is asked
     deciding = {op for op in kinds if op.vjp is zero or op is ops.CAST or op.name in DECIDING}
@@ -116,6 +117,12 @@ def _read_by_decisions(graphs: Sequence[Graph]) -> dict[Node, bool]:
             stack += [(each, joins) for each in node.operands_read]
         stack += [(each, True) for each in sources.get(node, ())]
     return read
+
+
+@provided
+def sources_of_turns(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
+    """Return what the inputs of loops' bodies are given, and what gives the results of loops."""
+    return {}
 
 
 def _decided(node: Node, narrow: Collection[Node]) -> Sequence[Node]:
@@ -140,26 +147,6 @@ def narrows(node: Node) -> bool:
         return False
     old, new = node.operands[0].type, node.type
     return is_float(old) and old.dtype != new.dtype and new.dtype not in ("float32", "float64")
-
-
-def _sources_of_turns(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
-    """Return what the inputs of loops' bodies are given, and what gives the results of loops."""
-    sources: dict[Node, list[Node]] = {}
-    for node in nodes:
-        if node.op.loop:
-            body = node.attr("body").graph
-            sources[node] = [body.outputs[node.attr("position")]]
-            carried = len(body.outputs) if node.op.loop == "values" else node.attr("carried")
-            for graph in (body, *_condition(node)):
-                for i, each in enumerate(graph.inputs):
-                    given = (node.operands[i], *body.outputs[i : i + 1][: i < carried])
-                    sources.setdefault(each, []).extend(given)
-    return sources
-
-
-def _condition(loop: Node) -> Iterator[Graph]:
-    if loop.op.loop == "values":
-        yield loop.attr("condition").graph
 
 
 def _rewritten(graph: Graph, exact: Mapping[Node, Sequence[Op]]) -> Graph:

@@ -38,6 +38,7 @@ from ..ir.op import (
 from ..ir.questions import note
 from ..passes.facts import Shapes, needed_shapes, shape_fact
 from ..passes.simplify import ALIAS, COPY, constant, on_numbers
+from ..support.lazy_modules import provided
 from .coercion import (
     NeedsConcrete,
     are_floats,
@@ -406,6 +407,12 @@ def are_bools(*operands: Any) -> bool:
     return not any(type(x) is int or "int" in str(getattr(x, "dtype", "")) for x in types)
 
 
+@provided
+def power_of_integer(a: Value, b: float) -> Any:
+    """Return a library's power of an integer or a bool."""
+    return apply(ops.POW, a, b)
+
+
 # Exponents with an op of their own.
 EXACT_POWERS = {row.power: row for row in ops.CORE_OPS if row.power is not None}
 
@@ -415,7 +422,7 @@ def pow(a: Any, b: Any) -> Any:
     if isinstance(b, int | float) and not isinstance(b, bool):
         is_integer = isinstance(a, Value) and a.node.type.dtype in (BOOL, *WHOLE)
         if is_integer and isinstance(a, Value) and is_exact(a.trace):
-            return _power_of_integer(a, b)
+            return power_of_integer(a, b)
         if b == 2 and isinstance(a, Value) and a.node.type.dtype in WHOLE:
             return a * a
         if b in EXACT_POWERS:
@@ -423,25 +430,6 @@ def pow(a: Any, b: Any) -> Any:
         if b in (1, 3):
             return copy_of(a) if b == 1 else a * a * a
     return apply(ops.POW, a, b)
-
-
-def _power_of_integer(a: Value, b: float) -> Any:
-    if type(b) is int and b == 0:
-        dtype = a.node.type.dtype
-        return apply(ops.FULL_LIKE, a, 1, dtype=INT32 if dtype == BOOL else dtype)
-    if type(b) is int and b < 0:
-        raise TypeError(
-            f"an integer is raised to the power {b}, which every library refuses: make it a float"
-        )
-    if not (type(b) is int and 0 < b <= 64):
-        return apply(ops.POW, a, b)
-    power, exponent = a, b - 1
-    square = a
-    while exponent:
-        power = power * square if exponent & 1 else power
-        exponent >>= 1
-        square = square * square if exponent else square
-    return copy_of(power) if b == 1 else power
 
 
 # --- from arguments to a node --------------------------------------------------------------------

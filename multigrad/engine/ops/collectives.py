@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.ir.op import AXIS, Attr, Op, are_integers, integer, is_order, kept, key, reshaped
 from ...core.ops.numerics import Array
-from ...core.ops.properties import length, linear
+from ...core.ops.properties import linear
 from ...core.ops.shapes import places
 from ...core.ops.table import Cotangents, moved_by, op, zero
 from ...errors import RuleValueError
@@ -183,7 +183,7 @@ ALL_NORM = over_shards(
 ALL_DIM = op(
     "all_dim", "x", axis=AXIS, names=GROUP_NAMES, coerce="raw", numpy=all_dim, vjp=zero,
     result=integer, doc="The length of one axis over all shards.", composed=True, shape_only=(0,),
-    collective=True, bits=length, xp="",
+    collective=True, xp="",
 )  # fmt: skip
 
 

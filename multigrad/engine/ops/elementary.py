@@ -20,7 +20,6 @@ from ...core.ops.properties import (
     ABOVE_ZERO,
     BETWEEN_ZERO_AND_ONE,
     WITHIN_ONE,
-    shifted,
 )
 from ...core.ops.table import Cotangents, composite, function, op, ufunc, zero
 from . import special_functions
@@ -259,7 +258,6 @@ BITWISE_LEFT_SHIFT = bitwise(
     np.left_shift,
     left_shift,
     "a times 2 to the b, without what overflows.",
-    bits=shifted,
 )
 BITWISE_RIGHT_SHIFT = bitwise(
     "bitwise_right_shift", np.right_shift, right_shift, "a over 2 to the b, rounded down."

@@ -28,11 +28,11 @@ from ...core.ir.op import (
 )
 from ...core.ops import selection
 from ...core.ops.numerics import Array, widened
-from ...core.ops.properties import added, filled_with_zero, in_first, linear
+from ...core.ops.properties import filled_with_zero, in_first, linear
 from ...core.ops.shapes import Shape, places, rearrangement, shaped
 from ...core.ops.table import Composed, Cotangents, moved_by, op
 from ...errors import PlaceError
-from .result_shapes import ShapeRule
+from .result_shapes import ShapeRule, added
 
 
 def in_place_of(x: Shape, axis: int, *lengths: int) -> Shape:

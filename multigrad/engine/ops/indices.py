@@ -15,13 +15,13 @@ import numpy as np
 
 from ...core.ir.op import AXIS, INT64, INTEGERS, UNKNOWN, Op, Type, flag, need_tensors, reduce_shape
 from ...core.ops.numerics import Array, wider
-from ...core.ops.properties import in_first, multiplied
+from ...core.ops.properties import in_first
 from ...core.ops.shapes import Shape, reduced
 from ...core.ops.table import Composed, moved_by, op, zero
 from ...errors import PlaceError
 from .indexing import fitted, in_place_of, put_back
 from .ordering import AXIS_OR_NONE, lifted, order
-from .result_shapes import first
+from .result_shapes import first, multiplied
 
 
 def place(name: str, numpy: Any, doc: str, **fields: Any) -> Op:

@@ -13,9 +13,10 @@ import numpy as np
 
 from ...core.ir.op import Op, Type, flag, kept, need_tensors, number, reduce_shape, reshaped
 from ...core.ops.numerics import Array, widened
-from ...core.ops.properties import in_last, multiplied
+from ...core.ops.properties import in_last
 from ...core.ops.shapes import Shape
 from ...core.ops.table import Cotangents, op, zero
+from .result_shapes import multiplied
 
 
 def of_matrices(name: str, args: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:

@@ -21,10 +21,11 @@ from ...core.ir.op import (
     shaped_like_second,
 )
 from ...core.ops.numerics import Array, wider
-from ...core.ops.properties import in_first, in_one, multiplied
+from ...core.ops.properties import in_first, in_one
 from ...core.ops.shapes import Shape, sum_to, summed_to
 from ...core.ops.table import Cotangents, moved_by, op
 from .indexing import fitted, put_back
+from .result_shapes import multiplied
 
 
 def matmul(a: Array, b: Array) -> Array:

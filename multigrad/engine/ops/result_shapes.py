@@ -1,4 +1,5 @@
-"""The shapes of results, as formulas of the operands' shapes.
+"""The shapes of results, as formulas of the operands' shapes; and how many copies of an input they
+hold.
 
 A row has a formula in `shape_of`, or its result rule implies one, `BY_RESULT`. A formula returns
 the shape that the NumPy function gives, and raises where that raises, but reads no numbers. Views
@@ -7,12 +8,14 @@ need none: their NumPy function costs nothing on an array of stride 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...core.ir import op as results
+from ...core.ir.graph import Node
 from ...core.ir.op import Op, ResultRule
 from ...core.ops.numerics import Axis
 from ...core.ops.shapes import Shape, places, reduced
@@ -57,3 +60,11 @@ BY_RESULT: Mapping[ResultRule, ShapeRule] = {
 
 def formula_of(row: Op) -> ShapeRule | None:
     return row.shape_of or BY_RESULT.get(row.result)
+
+
+def added(node: Node, copies: Sequence[int]) -> int:
+    return sum(copies)
+
+
+def multiplied(node: Node, copies: Sequence[int]) -> int:
+    return math.prod(copies)

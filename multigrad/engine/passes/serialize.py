@@ -43,7 +43,6 @@ from ...core.ir.op import (
     Type,
     is_name,
 )
-from ...core.ops.properties import LENGTH_BITS
 from ...core.passes.simplify import constant
 from ...errors import FormatError, suggest
 from ..ops.loops import REGION
@@ -298,6 +297,8 @@ def _result_type(op: Op, operands: list[Node], attrs: Mapping[str, Any], where: 
 # says.
 MOST_COPIES = 1 << 20
 MOST_BITS = 1000  # an integer of fewer is a float64 without overflow
+LENGTH_BITS = 63  # a length is below 2**63
+LENGTHS = ("dim", "size", "all_dim")
 
 
 def check_bounds(graph: Graph, copies: dict[Node, int], bits: dict[Node, int]) -> None:
@@ -313,21 +314,30 @@ def check_bounds(graph: Graph, copies: dict[Node, int], bits: dict[Node, int]) -
             inner_copies = {inner: copies[operand] for inner, operand in arguments}
             inner_bits = {inner: bits[operand] for inner, operand in arguments}
             check_bounds(region.graph, inner_copies, inner_bits)
-        copies[node] = _estimate(node.op.copies, node, copies)
+        amounts = [copies[operand] for operand in node.operands]
+        grow = node.op.copies
+        copies[node] = max(amounts, default=1) if grow is None else grow(node, amounts)
         if copies[node] > MOST_COPIES:
             raise InvalidGraph(
                 f"{graph.name}: {node.op.name} makes more than {MOST_COPIES} copies of its input"
             )
         bits[node] = 0
         if node.type.kind == "scalar" and node.type.dtype != "float":
-            bits[node] = LENGTH_BITS if not node.operands else _estimate(node.op.bits, node, bits)
+            bits[node] = _bits_of(node, [bits[operand] for operand in node.operands])
         if bits[node] > MOST_BITS:
             raise InvalidGraph(f"{graph.name}: {node.op.name} makes integers of {bits[node]} bits")
 
 
-def _estimate(estimate: Callable[..., int] | None, node: Node, estimates: dict[Node, int]) -> int:
-    amounts = [estimates[operand] for operand in node.operands]
-    return max(amounts, default=1) if estimate is None else estimate(node, amounts)
+def _bits_of(node: Node, bits: Sequence[int]) -> int:
+    """Return how many bits an integer computed of integers of so many has at most."""
+    name = node.op.name
+    if not bits or name in LENGTHS:
+        return LENGTH_BITS
+    if name in ("add", "sub"):  # a sum of two has one bit more
+        return max(bits) + 1
+    if name in ("mul", "square"):
+        return sum(bits) if name == "mul" else 2 * bits[0]
+    return bits[0] + 31 if name == "bitwise_left_shift" else max(bits)  # by 31 bits at most
 
 
 # --- fields --------------------------------------------------------------------------------------

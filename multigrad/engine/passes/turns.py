@@ -1,4 +1,5 @@
-"""Shapes in a scan's turn: the values that have the shape of a carried one.
+"""Turns of loops: the values of a scan's turn that have the shape of a carried one, and what turns
+are given and give.
 
 A carried value keeps its shape, whatever that is. So a value that is made of it element by element,
 and of which the next carry is made so, has that shape too: broadcasting makes nothing smaller.
@@ -6,7 +7,7 @@ and of which the next carry is made so, has that shape too: broadcasting makes n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ...core import ops
 from ...core.ir.graph import Graph, Node, make_node, with_operands
@@ -145,3 +146,20 @@ def shape_of_another(graph: Graph, known: Mapping[Node, int], heads: Mapping[int
         return with_operands(node, operands)
 
     return rebuild(graph, change)
+
+
+# --- of all loops ---------------------------------------------------------------------------------
+def sources_of_turns(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
+    """Return what the inputs of loops' bodies are given, and what gives the results of loops."""
+    sources: dict[Node, list[Node]] = {}
+    for node in nodes:
+        if node.op.loop:
+            body = node.attr("body").graph
+            sources[node] = [body.outputs[node.attr("position")]]
+            carried = len(body.outputs) if node.op.loop == "values" else node.attr("carried")
+            turns = (body, node.attr("condition").graph) if node.op.loop == "values" else (body,)
+            for graph in turns:
+                for i, each in enumerate(graph.inputs):
+                    given = (node.operands[i], *body.outputs[i : i + 1][: i < carried])
+                    sources.setdefault(each, []).extend(given)
+    return sources

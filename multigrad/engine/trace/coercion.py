@@ -30,7 +30,7 @@ from ...core.ir.op import (
 )
 from ...core.passes.simplify import constant
 from ...core.trace.coercion import NeedsConcrete, array_node, cast_node, in_dtype
-from ...core.trace.trace import Trace
+from ...core.trace.trace import Trace, Value, apply, copy_of
 from ...errors import BackendNotFound
 
 
@@ -266,3 +266,22 @@ def _fits(number: int, dtype: str) -> bool:
     bits = int(dtype.removeprefix("u").removeprefix("int"))
     low = 0 if dtype.startswith("u") else -(2 ** (bits - 1))
     return low <= number < low + 2**bits
+
+
+def power_of_integer(a: Value, b: float) -> Any:
+    if type(b) is int and b == 0:
+        dtype = a.node.type.dtype
+        return apply(ops.FULL_LIKE, a, 1, dtype=INT32 if dtype == BOOL else dtype)
+    if type(b) is int and b < 0:
+        raise TypeError(
+            f"an integer is raised to the power {b}, which every library refuses: make it a float"
+        )
+    if not (type(b) is int and 0 < b <= 64):
+        return apply(ops.POW, a, b)
+    power, exponent = a, b - 1
+    square = a
+    while exponent:
+        power = power * square if exponent & 1 else power
+        exponent >>= 1
+        square = square * square if exponent else square
+    return copy_of(power) if b == 1 else power
