@@ -15,22 +15,12 @@ from typing import TYPE_CHECKING, Any
 from ...errors import suggest
 from ..ir.op import Op
 from ..support.lazy_modules import NEEDS_ENGINE, provided
-from . import (
-    activations,
-    arithmetic,
-    logic,
-    reductions,
-    selection,
-    shapes,
-    structure,
-)
+from . import activations, arithmetic, reductions, selection, shapes
 from .activations import *
 from .arithmetic import *
-from .logic import *
 from .reductions import *
 from .selection import *
 from .shapes import *
-from .structure import *
 
 if TYPE_CHECKING:
     from ...engine.ops.collectives import *
@@ -62,9 +52,7 @@ def callable_rows(rows: dict[str, Op]) -> tuple[Op, ...]:
     return tuple(row for row in rows.values() if row not in made_by_tracing and not row.loop)
 
 
-CORE_FAMILIES = (
-    arithmetic, activations, logic, selection, reductions, shapes, structure,
-)  # fmt: skip
+CORE_FAMILIES = arithmetic, activations, selection, reductions, shapes
 CORE_OPS = callable_rows(rows_in(CORE_FAMILIES))
 
 

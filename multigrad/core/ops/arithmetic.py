@@ -1,5 +1,5 @@
-"""Elementary functions: arithmetic, powers, signs, rounding, remainders; exponentials, logarithms,
-trigonometric, hyperbolic and error functions.
+"""Elementary functions: comparisons and logic, arithmetic, powers, signs, rounding, remainders;
+exponentials, logarithms, trigonometric, hyperbolic and error functions.
 """
 
 from __future__ import annotations
@@ -10,19 +10,57 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.op import Op, Refused, elementwise
-from . import logic
+from ..ir.op import Op, Refused, compared, elementwise
 from .numerics import Array, erf, erfc, wide
-from .properties import (
-    ABOVE_MINUS_ONE,
-    ABOVE_ZERO,
-    REALS,
-    in_first,
-    in_one,
-    linear,
-)
+from .properties import ABOVE_MINUS_ONE, ABOVE_ZERO, REALS, in_first, in_one, linear
 from .table import Cotangents, Number, composite, function, op, ufunc, zero
 
+# --- comparisons, logic, tests of numbers ---------------------------------------------------------
+
+
+def comparison(name: str, symbol: str, numpy: Any, on_numbers: Any, doc: str) -> Op:
+    """Declare an elementwise comparison; with NaN it is False, except for `ne`."""
+    fields = {"symbol": symbol, "xp": numpy.__name__, "on_numbers": on_numbers}
+    return op(name, "a b", numpy=numpy, vjp=zero, doc=doc, result=compared, integer=True, **fields)
+
+
+LT = comparison("lt", "<", np.less, operator.lt, "a < b.")
+LE = comparison("le", "<=", np.less_equal, operator.le, "a <= b.")
+GT = comparison("gt", ">", np.greater, operator.gt, "a > b.")
+GE = comparison("ge", ">=", np.greater_equal, operator.ge, "a >= b.")
+EQ = comparison("eq", "==", np.equal, operator.eq, "a equals b; 0 equals -0.")
+NE = comparison("ne", "!=", np.not_equal, operator.ne, "a differs from b; NaN always differs.")
+
+
+def logical(name: str, symbol: str, numpy: Any, on_numbers: Any, doc: str) -> Op:
+    args = "x" if numpy.nin == 1 else "a b"
+    fields = {"symbol": symbol, "xp": numpy.__name__, "on_numbers": on_numbers}
+    return op(name, args, coerce="bool", numpy=numpy, vjp=zero, doc=doc, result=compared, **fields)
+
+
+def logical_and(a: Number, b: Number) -> Number:
+    return bool(a) and bool(b)
+
+
+def logical_or(a: Number, b: Number) -> Number:
+    return bool(a) or bool(b)
+
+
+AND = logical("and", "&", np.logical_and, logical_and, "Both.")
+OR = logical("or", "|", np.logical_or, logical_or, "At least one.")
+XOR = logical("xor", "^", np.logical_xor, operator.ne, "Exactly one.")
+NOT = logical("not", "~", np.logical_not, operator.not_, "Negation.")
+
+
+def question(name: str, numpy: Any, doc: str, on_numbers: Any = None) -> Op:
+    return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=compared, on_numbers=on_numbers)
+
+
+ISNAN = question("isnan", np.isnan, "x is NaN.", math.isnan)
+ISINF = question("isinf", np.isinf, "x is infinite.", math.isinf)
+ISFINITE = question("isfinite", np.isfinite, "Not NaN, not inf.", math.isfinite)
+
+# --- sums and products -------------------------------------------------------------------------
 # The hint for bools, where an op is for numbers only.
 OF_NUMBERS = Refused("Cast to a float dtype first")
 
@@ -39,9 +77,6 @@ def infix(symbol: str, name: str, numpy: Any, vjp: Any, on_numbers: Any, **field
     fields |= {"xp": numpy.__name__, "symbol": symbol, "on_numbers": on_numbers}
     fields |= {"result": elementwise, "integer": True, "plain": True}
     return op(name, "a b" if numpy.nin == 2 else "x", numpy=numpy, vjp=vjp, doc=doc, **fields)
-
-
-# --- sums and products -------------------------------------------------------------------------
 
 
 def divide(a: Number, b: Number) -> Number:
@@ -65,7 +100,7 @@ def square_root(a: Number) -> Number:
 
 EITHER = Refused("Write a ^ b for where they differ")
 CONTRARY = Refused("Write ~x for the contrary")
-ADD = infix("+", "add", np.add, "ct, ct", operator.add, degree=linear, on_bools=logic.OR)
+ADD = infix("+", "add", np.add, "ct, ct", operator.add, degree=linear, on_bools=OR)
 SUB = infix("-", "sub", np.subtract, "ct, -ct", operator.sub, degree=linear, on_bools=EITHER)
 MUL = infix(
     "*",
@@ -74,7 +109,7 @@ MUL = infix(
     "ct * b, ct * a",
     operator.mul,
     degree=in_one,
-    on_bools=logic.AND,
+    on_bools=AND,
 )
 DIV = function(
     "div",
@@ -178,7 +213,7 @@ MAXIMUM = binary(
     "The larger; NaN propagates.",
     integer=True,
     on_numbers=maximum,
-    on_bools=logic.OR,
+    on_bools=OR,
 )
 MINIMUM = binary(
     np.minimum,
@@ -186,7 +221,7 @@ MINIMUM = binary(
     "The smaller; NaN propagates.",
     integer=True,
     on_numbers=minimum,
-    on_bools=logic.AND,
+    on_bools=AND,
 )
 ABS = op(
     "abs",

@@ -1,4 +1,7 @@
-"""Ops that select, limit, convert or fill: clip, where, nan_to_num, cast, full_like."""
+"""Ops that select, limit, convert or fill: clip, where, cast, full_like; and nodes that compute
+nothing: inputs, constants, calls of functions with gradients of their own, and outputs as backward
+finds them.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,21 @@ from typing import Any
 import numpy as np
 
 from ..ir.op import (
+    ANYTHING,
     DTYPE,
     FLOAT8,
+    HALVES,
     LAYOUT,
+    NAME,
+    Op,
+    called,
     cast_to,
     chosen,
     elementwise,
     filled,
+    of_dtype,
     same,
+    structural,
 )
 from .arithmetic import maximum, minimum
 from .numerics import Array, as_numpy_dtype
@@ -156,4 +166,55 @@ MEMORY = op(
     doc="x copied (`copy`), copied if it is not in this order (`contiguous`), as a view "
     "(`alias`), or as one that counts as none (`own`).",
     degree=linear,
+)
+
+# --- nodes that compute nothing -------------------------------------------------------------------
+
+
+def array(like: Array, *, dtype: Any, value: Any) -> Array:
+    return value.as_numpy(dtype)
+
+
+def output(value: Array, *, position: int) -> Array:
+    return value
+
+
+def uncomputed(name: str, args: str, doc: str, /, result: Any = structural, **fields: Any) -> Op:
+    return op(name, args, numpy=structural, vjp=None, doc=doc, result=result, **fields)
+
+
+INPUT = uncomputed("input", "", "An input.", name=NAME)
+CONST = uncomputed("const", "", "A number.", value=ANYTHING)
+CALL = uncomputed(
+    "call",
+    "value *inputs",
+    "An output of a function that has a gradient of its own.",
+    called,
+    coerce="raw",
+    function=ANYTHING,
+    position=HALVES,
+)
+OUTPUT = op(
+    "output",
+    "value",
+    numpy=output,
+    vjp="ct",
+    result=called,
+    coerce="raw",
+    position=HALVES,
+    doc="An output as backward finds it, whose gradient is the Function's own.",
+)
+ARRAY = op(
+    "array",
+    "like",
+    dtype=DTYPE,
+    value=ANYTHING,
+    coerce="raw",
+    numpy=array,
+    vjp=zero,
+    result=of_dtype,
+    doc="A constant array in the given dtype, on the device of `like`.",
+    xp="asarray",
+    composed=True,
+    shape_only=(0,),
 )

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...core.ir.op import Op, count, elementwise, number, number_or_none
-from ...core.ops import logic
-from ...core.ops.arithmetic import OF_NUMBERS, binary, to_chosen
+from ...core.ops.arithmetic import AND, OF_NUMBERS, OR, binary, question, to_chosen
 from ...core.ops.numerics import Array, wide, widened
 from ...core.ops.properties import (
     ABOVE_ONE,
@@ -73,14 +72,14 @@ FMAX = binary(
     wide(np.fmax),
     fmax_vjp,
     "The larger; a number rather than NaN.",
-    on_bools=logic.OR,
+    on_bools=OR,
     made_of=fmax,
 )
 FMIN = binary(
     wide(np.fmin),
     fmin_vjp,
     "The smaller; a number rather than NaN.",
-    on_bools=logic.AND,
+    on_bools=AND,
     made_of=fmin,
 )
 # The slope is the product of both signs; by sign bits, because sign(0) is 0.
@@ -97,7 +96,7 @@ NEXTAFTER = ufunc(
     "The next number of a's dtype after a towards b; its slope in a is 1.",
     "a b",
 )
-SIGNBIT = logic.question("signbit", np.signbit, "The sign bit is set: x is below zero, or -0.")
+SIGNBIT = question("signbit", np.signbit, "The sign bit is set: x is below zero, or -0.")
 
 # --- remainders, and what is no number ------------------------------------------------------------
 
