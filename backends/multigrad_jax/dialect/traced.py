@@ -31,6 +31,7 @@ from multigrad.engine.capture.foreign_calls import TracedCall, giving_reasons
 from multigrad.engine.capture.meanings import composites
 from multigrad.engine.capture.values.oracle import ModeOf, modes
 from multigrad.engine.capture.values.tracer import V
+from multigrad.engine.passes.shapes import computing
 from multigrad.engine.trace.code_trace import CodeTrace, ask_for
 from multigrad.errors import MultigradError, TraceError
 
@@ -129,7 +130,8 @@ def _import_for(
     except (MultigradError, NeedsConcrete):
         raise
     except Exception as error:  # jax raises many kinds, others for open lengths
-        facts = {fact for value in values for fact in trace.shapes.needed(value.node)}
+        needed = computing(trace.shapes).needed
+        facts = {fact for value in values for fact in needed(value.node)}
         missing = sorted(facts - trace.facts.keys())
         if not missing or isinstance(error, jax.errors.ConcretizationTypeError):
             raise Unknown(str(error), lacks=getattr(error, "lacks", "")) from error

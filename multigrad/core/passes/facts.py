@@ -5,11 +5,12 @@ known. Those of other values follow from the operands': `engine/passes/shapes.py
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from .. import ops
 from ..ir.graph import Node
 from ..ir.op import INPUT_SHAPE, SCALAR_SHAPE
+from ..ops.numerics import Axis
 from ..ops.shapes import Shape, reduced
 from ..support.lazy_modules import of_engine, provided
 
@@ -53,7 +54,7 @@ class Shapes:
         if relation == SCALAR_SHAPE:
             return ()
         if relation[0] == "reduced" and "shape" in self.facts:
-            _, axis, keepdims = relation
+            _, axis, keepdims = cast("tuple[str, Axis, bool]", relation)
             return reduced(self.facts["shape"], axis=axis, keepdims=keepdims)
         return shape_by_operands(self, node) if self.facts else None
 

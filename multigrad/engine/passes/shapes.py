@@ -47,12 +47,18 @@ def needed_rank(node: Node) -> tuple[str, ...]:
 
 def shape_by_operands(shapes: Shapes, node: Node, of_shards: bool = False) -> Shape | None:
     """Return the shape of a computed value; None where a fact is missing."""
-    if shapes.computed is None:
-        shapes.computed = ComputedShapes(shapes.facts)
-    missing = {*shapes.computed.needed(node)} - shapes.facts.keys()
+    computed = computing(shapes)
+    missing = {*computed.needed(node)} - shapes.facts.keys()
     if missing and not (of_shards and missing == {SHARDS}):
         return None
-    return shapes.computed.of(node)
+    return computed.of(node)
+
+
+def computing(shapes: Shapes) -> ComputedShapes:
+    """Return the shapes of a capture's values, and the facts that they need."""
+    if shapes.computed is None:
+        shapes.computed = ComputedShapes(shapes.facts)
+    return shapes.computed
 
 
 def computed_shape(facts: Mapping[str, Any], node: Node) -> Shape:
