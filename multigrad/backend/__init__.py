@@ -95,6 +95,8 @@ if TYPE_CHECKING:
     from ..engine.backend.guest import kind_of as kind_of
     from ..engine.backend.guest import lend_array as lend_array
     from ..engine.backend.guest import make_zeros as make_zeros
+    from ..engine.ops.elementary import MILLS_FROM as MILLS_FROM
+    from ..engine.ops.elementary import inverse_mills as inverse_mills
     from ..engine.ops.indexing import along as along
     from ..engine.ops.indexing import as_index as as_index
     from ..engine.ops.indexing import as_pairs as as_pairs
@@ -102,8 +104,6 @@ if TYPE_CHECKING:
     from ..engine.ops.indexing import tile_shape as tile_shape
     from ..engine.ops.loops import scanning as scanning
     from ..engine.ops.products import as_matrix as as_matrix
-    from ..engine.ops.special import MILLS_FROM as MILLS_FROM
-    from ..engine.ops.special import inverse_mills as inverse_mills
     from ..engine.ops.units import SELU_ALPHA as SELU_ALPHA
     from ..engine.ops.units import SELU_SCALE as SELU_SCALE
     from ..engine.random import REPLAYED as REPLAYED
@@ -131,7 +131,7 @@ else:
             ),
             ".engine.ops.loops": ("scanning",),
             ".engine.ops.products": ("as_matrix",),
-            ".engine.ops.special": ("MILLS_FROM", "inverse_mills"),
+            ".engine.ops.elementary": ("MILLS_FROM", "inverse_mills"),
             ".engine.ops.units": ("SELU_ALPHA", "SELU_SCALE"),
             ".core.ops.reductions": ("over",),
             ".core.ops.numerics": ("as_numpy_dtype",),
