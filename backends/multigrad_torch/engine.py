@@ -20,11 +20,11 @@ provide("multigrad_torch", {
     "core.attach.render": {"attach.sources": "lines_of_loop render_forward_mode"},
     "core.compile.calls": {
         "compile.drawn_keys": "key_of_application",
-        "compile.function_calls": "call_as_written operator_of_activation",
+        "compile.function_calls": "call_as_written note_lengths operator_of_activation",
     },
     "core.compile.compile": {
         "compile.drawn_keys": "number_application",
-        "compile.function_calls": "class_for_open find_function require_watch",
+        "compile.function_calls": "kind_of_export note_refused require_watch",
     },
     "core.compile.dynamo_guards": {
         "compile.checkpoint_regions": "call_noted draw_in_region note_regions"

@@ -10,6 +10,7 @@ import importlib.util
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,6 @@ from multigrad.errors import BackendNotFound, GradientError, RuleTypeError, Unsu
 
 from .attach.standalone import render_operator
 from .core import versions
-from .core.compile.arguments import NOTES
 
 Tensor: TypeAlias = torch.Tensor
 Shapes: TypeAlias = Any  # of each input, as torch.export takes them; a str names an axis
@@ -46,6 +46,15 @@ class Notes:
 
     errors: list[Exception] = field(default_factory=list)
     sized: set[str] = field(default_factory=set)
+
+
+# What an export that asks for operators has met; None while there is none.
+NOTES: ContextVar[Notes | None] = ContextVar("notes", default=None)
+
+
+def asks_for_operators() -> bool:
+    """Return whether an export runs whose calls must be operators."""
+    return versions.is_exporting() and NOTES.get() is not None
 
 
 def register_operator(name: str, schema: str, forward: Any, keep: Any, backward: Any) -> Any:

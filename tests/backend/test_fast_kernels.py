@@ -44,7 +44,7 @@ def compare_gradients(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return tin * (grad_out > 0.25) + (grad_out <= -0.25)
 
 
-@case("torch.compare_through_float", "torch.masked_product")
+@case("torch.masked_product")
 def mask_by_half(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return grad_out * (tin > 0.5)
 
@@ -67,11 +67,6 @@ def let_pass_above(ctx: Any, grad_out: Any, tin: Any) -> Any:
 @case("torch.select_bits", "numpy.select_bits")
 def choose(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return xp.where(tin >= 0, grad_out, 0.0)
-
-
-@case("torch.reject_bits")
-def reject(ctx: Any, grad_out: Any, tin: Any) -> Any:
-    return xp.where(tin >= 0.5, 0.0, grad_out)
 
 
 @case("torch.softplus")
@@ -128,7 +123,7 @@ def square(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return grad_out * (u * u)
 
 
-@case("torch.clamp", "torch.limit", "numpy.clip")
+@case("torch.clamp", "numpy.clip")
 def limit(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return xp.minimum(xp.maximum(grad_out, -0.5), 0.5) * xp.maximum(tin, 0.25) + xp.maximum(
         tin, 0.0
@@ -145,7 +140,7 @@ def one_minus(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return grad_out * (1.0 - xp.exp(tin))
 
 
-@case("torch.norm", "numpy.norm")
+@case("numpy.norm")
 def norm_with_tensor(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return grad_out + xp.exp(-xp.norm(grad_out))
 

@@ -12,8 +12,7 @@ from multigrad.core.backend.discovery import load_backend
 from multigrad.core.rules.context import RuleInForce
 from multigrad.core.trace.active_rules import KeySource
 
-from ..core.compile.arguments import new_numbers
-from ..core.compile.calls import JIT_KEY, JIT_START, KeyArgument
+from ..core.compile.calls import JIT_KEY, JIT_START, KeyArgument, new_numbers
 from ..core.dynamo import at_import
 from ..kernels import random
 from ..releases import custom_op

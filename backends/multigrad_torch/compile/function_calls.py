@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -44,22 +45,14 @@ from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 
 from ..attach.guests import GUESTS, TransformedGuest
 from ..core import dynamo
-from ..core.compile.arguments import (
+from ..core.compile.calls import (
     CALLS,
     NAMES,
+    PARAMETERS,
     Answered,
     CompiledCall,
     More,
     Refused,
-    asks_for_operators,
-    has_keywords,
-    is_object,
-    keep,
-    restore,
-    shapes_in,
-)
-from ..core.compile.calls import (
-    PARAMETERS,
     TracedRuleParams,
     compile_call,
     emit_call,
@@ -67,13 +60,24 @@ from ..core.compile.calls import (
     find_variant,
     is_open,
     is_tensor,
+    keep,
     require_lengths,
     write_number,
 )
-from ..core.compile.compile import ask, is_partial, keep_placements, run, warn_of_graphs
-from ..core.compile.dynamo_guards import may_change, numbers_are_inputs, tensors_in
+from ..core.compile.compile import (
+    DUALS_REFUSED,
+    answer_of,
+    is_dual,
+    is_fixed,
+    is_partial,
+    keep_placements,
+    run,
+    warn_of_graphs,
+)
+from ..core.compile.dynamo_guards import EPOCH, MIRROR, may_change, numbers_are_inputs, tensors_in
 from ..core.compile.readers import apply_function
-from ..export import register
+from ..export import NOTES, asks_for_operators, register
+from .arguments import describe, has_keywords, is_object, restore, shapes_in
 from .drawn_keys import draw_key_argument, number_application
 from .watches import reads_of, watches
 
@@ -107,7 +111,7 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
     if any(map(is_object, args)) and not kwargs:
         call, tensors, numbers = getattr(CALLS, class_for_objects(function.identifier)), [], []
     else:
-        call, tensors, numbers = ask(function.identifier, (args, kwargs), False)
+        call, tensors, numbers = ask(function.identifier, (args, kwargs))
     if isinstance(call, OwnClass):
         return apply_class(call, args)
     if isinstance(call, Refused):
@@ -121,6 +125,40 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
         return apply_function(function, args, kwargs)
     tensors = [keep_placements(x) for x in tensors]
     return call.assemble(run(call, *tensors, *numbers))
+
+
+def ask(identifier: str, arguments: Any) -> tuple[Any, list[Tensor], list[Tensor]]:
+    """Return the answer of `prepare`, and of the arguments the tensors and the open numbers."""
+    if is_dual():
+        return DUALS_REFUSED, [], []
+    lengths: tuple[bool, ...] = ()
+    reads_rules, has_rule_numbers, has_values, watched = False, False, False, ()
+    while True:
+        tensors: list[Tensor] = []
+        numbers: list[Tensor] = []
+        token, epoch = None, ""
+        described = describe(arguments, tensors, lengths, None if has_values else numbers)
+        # Dynamo guards on each string that is read here, so only what `prepare` asks for is read.
+        if reads_rules:
+            token, epoch = MIRROR.exact_token if has_rule_numbers else MIRROR.token, EPOCH.text
+        answer = getattr(CALLS, prepare(identifier, described, token, epoch, watched))
+        if not isinstance(answer, More):
+            return answer, tensors, numbers
+        if answer.lengths:
+            lengths = answer.lengths
+            asked = [x for x, is_asked in zip(tensors, lengths, strict=True) if is_asked]
+            if not all(is_fixed(n) for x in asked for n in x.shape):
+                name = class_for_open(identifier, describe(arguments, [], None))
+                if name:
+                    return getattr(CALLS, name), tensors, []
+        elif answer.rules:
+            reads_rules = True
+        elif answer.rule_numbers:
+            has_rule_numbers = True
+        elif answer.values:
+            has_values = True
+        elif answer.watch is not None:
+            watched = answer.watch()
 
 
 def apply_class(own: OwnClass, args: tuple[Any, ...]) -> Any:
@@ -138,6 +176,24 @@ def apply_class(own: OwnClass, args: tuple[Any, ...]) -> Any:
 
 
 # --- outside the trace ---------------------------------------------------------------------------
+
+
+@dynamo.assume_constant_result
+def prepare(
+    identifier: str, described: Any, token: str | None, epoch: str, watched: tuple[Any, ...]
+) -> str:
+    """Return the name in CALLS of the call for arguments like these, or of another answer.
+
+    Args:
+        identifier: a Function's.
+        described: its arguments, as `describe` returns them.
+        token: that of the active rules; None as long as it is taken to read only its arguments.
+        epoch: the registry's; "" for as long.
+        watched: what else it reads, on which Dynamo guards now; () as long as nothing is known.
+    """
+    function = as_function(by_identifier[identifier])
+    find = partial(find_function, function, described, token or "", epoch, bool(watched))
+    return answer_of(find, token)
 
 
 def find_function(
@@ -194,9 +250,16 @@ def require_watch(function: Function | None, is_watched: bool, described: Any = 
         key = (watches, *[(each, len(each.finds), each.meaning()) for each in reads])
         if key not in NAMES:
             calls = [call for each in reads for call in watches(function.recipe.subject, each)]
-            keep(More(watches=tuple(calls)), key)
+            keep(More(watch=all_of(calls)), key)
         raise Answered(getattr(CALLS, NAMES[key]))
     return tuple(each.meaning() for each in reads)
+
+
+def all_of(watches: Sequence[Callable[[], Any]]) -> Callable[[], tuple[Any, ...]]:
+    def watch() -> tuple[Any, ...]:
+        return describe([each() for each in watches], [], ())
+
+    return watch
 
 
 @dynamo.assume_constant_result
@@ -207,13 +270,13 @@ def class_for_objects(identifier: str) -> str:
 
 
 @dynamo.assume_constant_result
-def class_for_open(subject: Any, described: Any) -> str:
+def class_for_open(identifier: str, described: Any) -> str:
     """Return the name of a class for lengths that Dynamo leaves open; "" if they are to be fixed.
 
     The graph of a Function that asks for lengths is for these alone, but Dynamo, or an exporter,
     can read its class for all.
     """
-    function = by_identifier[subject] if isinstance(subject, str) else None
+    function = by_identifier[identifier]
     if not isinstance(function, Function) or torch._C._is_any_autocast_enabled():
         return ""
     if not may_read_class(function, described) and not torch.compiler.is_exporting():
@@ -280,9 +343,10 @@ def call_of_function(function: Function, described: Any) -> CompiledCall:
                 f"{recipe.subject} runs on NumPy's arrays, so no exported program holds it: "
                 "export what comes before and after it"
             )
-        require_lengths(recipe.subject, described, range(len(shapes_in(described))))
+        shapes = shapes_in(described)
+        require_lengths(recipe.subject, shapes, range(len(shapes)))
         return call_of_guest(opaque.guest_for(find_layout(function, leaves, tree), leaves))
-    variant = find_variant(function, leaves, described, tree)
+    variant = find_variant(function, leaves, shapes_in(described), tree)
     refuse_uncompilable(function, variant)
     layout = variant.layout
     numbers = [leaves[i] for i in layout.indices("number")]
@@ -424,15 +488,16 @@ def call_as_written(
 
 
 def operator_of_activation(
-    activation: Activation, in_force: RuleInForce | None, described: Any
-) -> CompiledCall:
+    activation: Activation, in_force: RuleInForce | None, x: Tensor, shape: Any, takes_values: bool
+) -> CompiledCall | None:
     """Return an activation's operator under the rule in force, with its numbers as literals."""
-    x, passed = restore(described)
+    if not asks_for_operators():
+        return None
     function = put_under(in_force and in_force.specialization, activation.forward)
     if in_force is None:
-        return emit_operator(function, find_variant(function, (x,), described), [], PARAMETERS)
+        return emit_operator(function, find_variant(function, (x,), [shape]), [], PARAMETERS)
     values = tuple(map(settle, in_force.values))
-    if passed or any(map(is_tensor, values)):
+    if takes_values or any(map(is_tensor, values)):
         raise UnsupportedOp(
             f"{function.recipe.title} takes a tensor for a param, of which an exported operator "
             "has numbers: give it a number"
@@ -443,8 +508,25 @@ def operator_of_activation(
             "native=True out, so that it is captured"
         )
     function.recipe.arguments.check(load_backend("torch"), (x, *values))
-    variant = find_variant(function, (x, *values), described)
+    variant = find_variant(function, (x, *values), [shape])
     return emit_operator(function, variant, list(map(write_number, values)), PARAMETERS)
+
+
+# --- exports that ask for operators --------------------------------------------------------------
+def kind_of_export() -> Any:
+    return torch.compiler.is_exporting(), asks_for_operators()
+
+
+def note_refused(error: Exception) -> None:
+    notes = NOTES.get()
+    if notes is not None:
+        notes.errors.append(error)
+
+
+def note_lengths(subject: str) -> None:
+    notes = NOTES.get()
+    if notes is not None:  # the operator is for these lengths alone
+        notes.sized.add(subject)
 
 
 READ = {"call_function": call_function}

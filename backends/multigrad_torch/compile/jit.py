@@ -22,7 +22,7 @@ from multigrad.engine.trace.moving_numbers import all_at_present
 from multigrad.engine.trace.random_keys import key_for
 
 from ..core import versions
-from ..core.compile.dynamo_guards import EPOCH, MIRROR, ApplicationCount, reads_numbers
+from ..core.compile.dynamo_guards import EPOCH, MIRROR, reads_numbers
 from ..kernels import random
 
 Tensor: TypeAlias = torch.Tensor
@@ -76,6 +76,28 @@ def pass_as_inputs(in_force: RuleInForce | None) -> tuple[str, str, tuple[Tensor
     # All in one tensor: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
     tensor = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
     return token, exact, (tensor, words, torch.tensor(start, device="cpu"))
+
+
+class ApplicationCount:
+    """Counts the applications within one `xg.jit` call whose key is an input: each draws anew.
+
+    Eager code, after a graph break, counts on from what compiled code has added to `number`.
+    """
+
+    def __init__(self, start: int = 0) -> None:
+        self.start, self.number = start, 0
+
+    @property
+    def count(self) -> int:
+        return self.start + self.number
+
+    def __next__(self) -> int:
+        n = self.count
+        self.number += 1
+        return n
+
+    def advance(self, number: int) -> None:
+        self.number += number
 
 
 @contextmanager

@@ -16,19 +16,10 @@ from multigrad.core.rules.context import RuleInForce
 from multigrad.core.rules.registry import get
 
 from ..core import dynamo
-from ..core.compile.arguments import (
-    CALLS,
-    NAMES,
-    More,
-    Refused,
-    describe,
-    keep,
-    make_concrete,
-    restore,
-)
-from ..core.compile.calls import is_open
+from ..core.compile.calls import CALLS, NAMES, More, Refused, is_open, keep, make_concrete
 from ..core.compile.compile import refusal_of
 from ..core.compile.dynamo_guards import EPOCH, reads_numbers
+from .arguments import describe, restore
 
 Tensor: TypeAlias = torch.Tensor
 OUTSIDE = "make it outside of the compiled function"

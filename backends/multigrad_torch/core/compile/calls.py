@@ -1,5 +1,8 @@
 """Calls in compiled code: the class that a Function is lowered to, with its numbers as literals.
 
+Traced code is told a call, or another answer, by its name in CALLS, as Dynamo passes only constants
+from outside the trace: `getattr(CALLS, prepare(...))`.
+
 A number that has changed between calls is a tensor without axes, and an input after the tensors.
 For `xg.function(...)` of a tensor, a number and a random draw that is
 
@@ -45,19 +48,10 @@ from multigrad.core.trace.active_rules import Moving, settle
 from multigrad.core.trace.trace import NeedsConcrete
 from multigrad.errors import MultigradError, UnsupportedOp
 
+from ..attach import host
 from ..attach.render import copied_outputs
+from ..dynamo import Namespace, allow_in_graph
 from ..kernels import exact
-from .arguments import (
-    NOTES,
-    Answered,
-    CompiledCall,
-    More,
-    OpenNumber,
-    asks_for_operators,
-    new_numbers,
-    restore,
-    shapes_in,
-)
 from .dynamo_guards import is_under_jit, may_change, numbers_are_inputs, reads_numbers, tensors_in
 
 Tensor: TypeAlias = torch.Tensor
@@ -67,44 +61,108 @@ PARAMETERS = ("tin", "application", "*inputs")
 JIT_NUMBERS, JIT_KEY, JIT_START, JIT_INPUTS = "inputs[0]", "inputs[1]", "inputs[2]", 3
 
 
-# --- the captured variant ------------------------------------------------------------------------
+new_numbers = itertools.count()  # of applications and of names: no two are equal
 
 
-def find_variant(
-    function: FunctionBase, leaves: Sequence[Any], described: Any, tree: Any = None
-) -> Variant:
-    """Return the captured variant; raise Answered, or NotCaptured if it runs as written."""
-    recipe, layout = function.recipe, find_layout(function, leaves, tree)
-    while True:
-        fact_names = function.captures.facts
-        places = [*places_of(fact_names, layout, first_tensor(layout))]
-        sized = {i for _, kind, i in places if kind == "shape"}
-        if any(kind == "param" and i is not None and is_open(leaves[i]) for _, kind, i in places):
-            raise Answered(More(values=True))
-        tensors = [i for i, leaf in enumerate(leaves) if is_tensor(leaf)]
-        require_lengths(recipe.subject, described, [n for n, i in enumerate(tensors) if i in sized])
-        facts = gather_facts(recipe.subject, fact_names, layout, leaves)
-        try:
-            return function.captures.for_facts(layout, facts, leaves)
-        # The capture has noted a new fact that it needs; gather it and try again.
-        except NeedsConcrete:
-            continue
+# --- answers: names in CALLS are given in `keep` alone --------------------------------------------
+MOST_ANSWERS = 4096  # then all are forgotten
 
 
-def require_lengths(subject: str, described: Any, positions: Iterable[int]) -> None:
-    """Raise Answered unless the lengths of these tensors, of those described, are known."""
-    shapes, asked = shapes_in(described), {*positions}
-    if any(n in asked and isinstance(shape, int) for n, shape in enumerate(shapes)):
-        notes = NOTES.get()
-        if notes is not None:  # the operator is for these lengths alone
-            notes.sized.add(subject)
-        raise Answered(More(lengths=tuple(n in asked for n in range(len(shapes)))))
+@dataclass(frozen=True, slots=True)
+class CompiledCall:
+    """A call in compiled code.
+
+    Attributes:
+        plain: returns the outputs, as the class returns them.
+        in_graph: the same, under torch.func transforms.
+        is_operator: whether it is an operator of torch with its own gradient, for an export.
+        counts_applications: whether it folds its number among the applications of one `xg.jit` call
+            into a key that is an input.
+        takes_tensors: whether an activation takes the tensors among the params of the rule in force
+            (`MIRROR.param_tensors`), after its input.
+        own_tensors: those of its own rule, which it takes instead.
+        assemble: restores the nesting of a Function's outputs.
+    """
+
+    plain: Callable[..., Any]
+    in_graph: Callable[..., Any]
+    is_operator: bool = False
+    counts_applications: bool = False
+    takes_tensors: bool = False
+    own_tensors: tuple[Any, ...] = ()
+    assemble: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        allow_in_graph(self.in_graph)
 
 
-def find_layout(function: FunctionBase, leaves: Sequence[Any], tree: Any) -> Layout:
-    tree = tree or flatten(tuple(leaves), {})[1]
-    leaves = [1.0 if is_open(leaf) else leaf for leaf in leaves]
-    return function.recipe.lay_out(function.parameters, leaves, tree)
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No call: eager code runs after a graph break, and raises the reason again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """`prepare` has to be told more, on which Dynamo then guards.
+
+    Attributes:
+        lengths: for each tensor, whether its lengths are needed, besides its rank.
+        rules: the active rules, and the registry's epoch.
+        rule_numbers: under `xg.jit`, the numbers of the rule in force.
+        values: the numbers among the arguments that Dynamo leaves open.
+        watch: what this function returns, which reads what the code reads besides its arguments.
+    """
+
+    lengths: tuple[bool, ...] = ()
+    rules: bool = False
+    rule_numbers: bool = False
+    values: bool = False
+    watch: Callable[[], tuple[Any, ...]] | None = None
+
+
+# Names of answers, by everything that an answer depends on: what a key leaves out is silently
+# shared.
+NAMES: dict[object, str] = {}
+CALLS = Namespace()
+
+
+class Answered(Exception):
+    """Raised where the answer is known before a call is made."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__(answer)
+        self.answer = answer
+
+
+def keep(answer: object, key: object = None) -> str:
+    """Return the name in CALLS of an answer, by its key or by what it says."""
+    if len(NAMES) >= MOST_ANSWERS:
+        # Both together: a name without its answer would be an AttributeError in traced code.
+        NAMES.clear()
+        vars(CALLS).clear()
+    name = NAMES.setdefault(key or answer, f"{type(answer).__name__}_{next(new_numbers)}")
+    setattr(CALLS, name, answer)
+    return name
+
+
+# --- arguments -----------------------------------------------------------------------------------
+def make_concrete(n: Any) -> Any:
+    """Return a number itself: Dynamo makes a symbol of one that has changed between calls."""
+    return torch.fx.experimental.symbolic_shapes.guard_scalar(n)
+
+
+def stand_in(dtype: torch.dtype, shape: Any, requires_grad: bool, device_type: str) -> Tensor:
+    """Return a tensor without values for one of which `facts_of` told these."""
+    lengths = (1,) * shape if isinstance(shape, int) else shape
+    tensor = torch.empty(lengths, dtype=dtype, device="meta", requires_grad=requires_grad)
+    setattr(tensor, host.STANDS_ON, device_type)
+    return tensor
+
+
+class OpenNumber:
+    """Stands for a number that is not known: an input of the graph."""
 
 
 def is_tensor(value: Any) -> bool:
@@ -113,6 +171,51 @@ def is_tensor(value: Any) -> bool:
 
 def is_open(value: Any) -> bool:
     return isinstance(value, OpenNumber)
+
+
+# --- the captured variant ------------------------------------------------------------------------
+def find_variant(
+    function: FunctionBase, leaves: Sequence[Any], shapes: Sequence[Any], tree: Any = None
+) -> Variant:
+    """Return the captured variant; raise Answered, or NotCaptured if it runs as written.
+
+    Args:
+        shapes: of each tensor that was described, its rank, or its lengths.
+    """
+    recipe, layout = function.recipe, find_layout(function, leaves, tree)
+    while True:
+        fact_names = function.captures.facts
+        places = [*places_of(fact_names, layout, first_tensor(layout))]
+        sized = {i for _, kind, i in places if kind == "shape"}
+        if any(kind == "param" and i is not None and is_open(leaves[i]) for _, kind, i in places):
+            raise Answered(More(values=True))
+        tensors = [i for i, leaf in enumerate(leaves) if is_tensor(leaf)]
+        require_lengths(recipe.subject, shapes, [n for n, i in enumerate(tensors) if i in sized])
+        facts = gather_facts(recipe.subject, fact_names, layout, leaves)
+        try:
+            return function.captures.for_facts(layout, facts, leaves)
+        # The capture has noted a new fact that it needs; gather it and try again.
+        except NeedsConcrete:
+            continue
+
+
+def require_lengths(subject: str, shapes: Sequence[Any], positions: Iterable[int]) -> None:
+    """Raise Answered unless the lengths of these tensors, of those described, are known."""
+    asked = {*positions}
+    if any(n in asked and isinstance(shape, int) for n, shape in enumerate(shapes)):
+        note_lengths(subject)
+        raise Answered(More(lengths=tuple(n in asked for n in range(len(shapes)))))
+
+
+@provided
+def note_lengths(subject: str) -> None:
+    """Note whose lengths are fixed, for an export that asks for operators."""
+
+
+def find_layout(function: FunctionBase, leaves: Sequence[Any], tree: Any) -> Layout:
+    tree = tree or flatten(tuple(leaves), {})[1]
+    leaves = [1.0 if is_open(leaf) else leaf for leaf in leaves]
+    return function.recipe.lay_out(function.parameters, leaves, tree)
 
 
 # --- its code ------------------------------------------------------------------------------------
@@ -219,20 +322,34 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
 # --- calls of activations -------------------------------------------------------------------------
 def call_of_activation(
-    activation: Activation, in_force: RuleInForce | None, described: Any, token: str
+    activation: Activation,
+    in_force: RuleInForce | None,
+    facts: tuple[Any, ...],
+    count: int,
+    token: str,
 ) -> CompiledCall:
     """Return `call(tin, application, *inputs)` for an activation under the rule in force; raise
-    Answered to be told more. `described` are the input and how many values the call passes.
+    Answered to be told more.
+
+    Args:
+        facts: of the input.
+        count: how many values the call passes.
     """
-    x, count = restore(described)
-    if asks_for_operators() and not (in_force is None and activation.forward.differentiable):
-        return operator_of_activation(activation, in_force, described)
+    x, shape = stand_in(*facts), facts[1]
+    forward = activation.forward
+    if in_force is None and forward.differentiable:
+        return call_plain(without_rule(forward, load_backend("torch"), x))
+    if torch.compiler.is_exporting():
+        operator = operator_of_activation(activation, in_force, x, shape, bool(count))
+        if operator is not None:
+            return operator
     if in_force is None:
-        return call_without_rule(activation, x, described)
+        return emit_call(
+            find_variant(put_under(None, forward), (x,), [shape]), [], None, PARAMETERS
+        )
     if torch.compiler.is_exporting():
         # A program has only ATen ops. No gradient is better than silently the forward's own.
-        forward = forward_on(load_backend("torch"), activation.forward)
-        return call_plain(forward, passes_gradient=False)
+        return call_plain(forward_on(load_backend("torch"), forward), passes_gradient=False)
     params = TracedRuleParams(
         in_force.values,
         count,
@@ -240,7 +357,7 @@ def call_of_activation(
         # An activation's own rule is not the one whose numbers xg.jit passes.
         numbers_are_inputs(token) and activation.rule is None,
     )
-    return call_under_rule(activation, in_force, x, described, params)
+    return call_under_rule(activation, in_force, x, shape, params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +405,7 @@ def call_under_rule(
     activation: Activation,
     in_force: RuleInForce,
     x: Tensor,
-    described: Any,
+    shape: Any,
     params: TracedRuleParams,
 ) -> CompiledCall:
     """Return calls of the Function of a rule, captured for inputs like x or as it is written."""
@@ -297,7 +414,7 @@ def call_under_rule(
     variant = None  # it runs as written
     if function.native is not True:
         try:
-            variant = find_variant(function, (x, *params.for_capture()), described)
+            variant = find_variant(function, (x, *params.for_capture()), [shape])
         except NotCaptured as error:
             function.recipe.give_up(error.error)
     if params.numbers_are_inputs and reads_numbers(in_force):
@@ -344,23 +461,12 @@ def call_as_written(
     raise UnsupportedOp(f"{function.recipe.title} as it is written {NEEDS_ENGINE}")
 
 
-# --- without a rule, and for exports -------------------------------------------------------------
 @provided
 def operator_of_activation(
-    activation: Activation, in_force: RuleInForce | None, described: Any
-) -> CompiledCall:
-    """Return an activation's operator for an exported program."""
-    raise UnsupportedOp(f"{activation!r} in an exported program {NEEDS_ENGINE}")
-
-
-def call_without_rule(activation: Activation, x: Tensor, described: Any) -> CompiledCall:
-    """Return calls of the forward with torch's own gradient, or as a Function if it has none."""
-    forward = activation.forward
-    if forward.differentiable:
-        return call_plain(without_rule(forward, load_backend("torch"), x))
-    function = put_under(None, forward)
-    variant = find_variant(function, (x,), described)
-    return emit_call(variant, [], None, PARAMETERS)
+    activation: Activation, in_force: RuleInForce | None, x: Tensor, shape: Any, takes_values: bool
+) -> CompiledCall | None:
+    """Return an activation's operator in an exported program; None if none is asked for."""
+    return None
 
 
 def call_plain(function: Callable[[Tensor], Tensor], passes_gradient: bool = True) -> CompiledCall:

@@ -1,24 +1,26 @@
-"""torch.compile: the code that Dynamo traces instead of activations and Functions.
+"""torch.compile: the code that Dynamo traces instead of activations.
 
-    in traced code      call_activation, call_function
-                          ask: describes the arguments; repeats with more if `prepare` asks
+    in traced code      call_activation
+                          ask: describes the input; tells more if `prepare` asks
     outside the trace         prepare: finds or makes a call, keeps it in CALLS, returns its name
     in traced code        run: calls its code with the tensors
 
 Dynamo takes the name as a constant and guards on all that `prepare` is told, so it is told little
-at first. `arguments.py` has what a name may stand for.
+at first. `calls.py` has what a name may stand for.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 
 from multigrad.core.functions.capture_errors import NotCaptured
-from multigrad.core.functions.function import FunctionBase, by_identifier
+from multigrad.core.functions.function import FunctionBase
 from multigrad.core.rules.activation import Activation, by_key
 from multigrad.core.rules.activation_function import forward_by_key, put_under
 from multigrad.core.rules.context import RuleInForce
@@ -26,22 +28,19 @@ from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
 from multigrad.errors import UnsupportedOp
 
 from .. import dynamo
+from ..attach import host
 from ..state import without_modes
-from .arguments import (
+from .calls import (
     CALLS,
     NAMES,
-    NOTES,
     Answered,
     CompiledCall,
     More,
     Refused,
-    as_input,
-    asks_for_operators,
-    describe,
-    is_fixed,
+    call_of_activation,
     keep,
+    make_concrete,
 )
-from .calls import call_of_activation
 from .dynamo_guards import EPOCH, MIRROR, Cell, check_mirror, is_under_jit
 from .readers import apply_activation
 
@@ -55,8 +54,8 @@ Tensor: TypeAlias = torch.Tensor
 # Dynamo traces `call_activation(act, x)`, which asks for
 #
 #     subject     ("Heaviside", "Heaviside")  the keys of the activation and of its forward
-#     described   ("tuple", (("tensor", torch.float32, 1, True, "cpu"), ("value", 0)))
-#                                             x by its rank, and that no values are passed
+#     x           (torch.float32, 1, True, "cpu")     by its rank
+#     count       0                           how many values are passed
 #     token       "my_window#3(1.5)"          read from MIRROR,
 #     epoch       "0"                         and from EPOCH: Dynamo guards on both
 #
@@ -79,13 +78,10 @@ DUALS_REFUSED = Refused("dual numbers in compiled code")
 
 
 # --- what Dynamo traces --------------------------------------------------------------------------
-
-
 def call_activation(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
     """Apply an activation in traced code, instead of `Activation.__call__` or `call_with`."""
     if not isinstance(activation, Activation):  # `WithNumbers`, which traced code has made
         return activation(x)
-    subject = (activation.key, activation.forward.key)
     own_rule = find_own(activation) if values else None
     # Dynamo guards on comparisons of numbers among the values; it cannot read how parts are found.
     if own_rule is not None and not own_rule.specialization.rule.parts:
@@ -94,7 +90,7 @@ def call_activation(activation: Activation, x: Tensor, values: tuple[Any, ...] =
         torch._dynamo.graph_break(msg="a partial DTensor")
         return apply_activation(activation, x, values)
     x = keep_placements(x)
-    call = ask(subject, (x, len(values)), True)[0]
+    call = ask((activation.key, activation.forward.key), x, len(values))
     if isinstance(call, Refused):
         torch._dynamo.graph_break(msg=call.reason)
         return apply_activation(activation, x, values)
@@ -117,46 +113,39 @@ def call_activation(activation: Activation, x: Tensor, values: tuple[Any, ...] =
     return run(call, x, application, *inputs)
 
 
-def as_passed(value: Any) -> Any:
-    if isinstance(value, Cell):
-        return value.tensor[0]
-    is_open = isinstance(value, float) and not is_fixed(value)
-    return as_input(value) if is_open else value
-
-
-def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[Any, list[Tensor], list[Tensor]]:
-    """Return the answer of `prepare`, and of the arguments the tensors and the open numbers."""
-    is_dual = torch.autograd.forward_ad._current_level >= 0
-    if is_dual and not torch._C._are_functorch_transforms_active():
-        return DUALS_REFUSED, [], []
-    lengths: tuple[bool, ...] = ()
-    has_rule_numbers, has_values, watched = False, False, ""
+def ask(subject: tuple[str, str], x: Tensor, count: int) -> Any:
+    """Return the answer of `prepare` for an input and so many values."""
+    if is_dual():
+        return DUALS_REFUSED
+    shape, token, watched = x.ndim, MIRROR.token, ()
     while True:
-        tensors: list[Tensor] = []
-        numbers: list[Tensor] = []
-        token = epoch = ""
-        description = describe(arguments, tensors, lengths, None if has_values else numbers)
-        # Dynamo guards on each string that is read here, so only what `prepare` asks for is read.
-        if reads_rules:
-            token, epoch = MIRROR.exact_token if has_rule_numbers else MIRROR.token, EPOCH.text
-        answer = getattr(CALLS, prepare(subject, description, token, epoch, watched))
+        described = (facts_of(x, shape), count)
+        answer = getattr(CALLS, prepare(subject, described, token, EPOCH.text, watched))
         if not isinstance(answer, More):
-            return answer, tensors, numbers
+            return answer
+        # Dynamo guards on what is read here, so only what `prepare` asks for is read.
         if answer.lengths:
-            lengths = answer.lengths
-            asked = [x for x, is_asked in zip(tensors, lengths, strict=True) if is_asked]
-            if not all(is_fixed(n) for x in asked for n in x.shape):
-                name = class_for_open(subject, describe(arguments, [], None))
-                if name:
-                    return getattr(CALLS, name), tensors, []
-        elif answer.rules:
-            reads_rules = True
+            shape = tuple([make_concrete(n) for n in x.shape])
         elif answer.rule_numbers:
-            has_rule_numbers = True
-        elif answer.values:
-            has_values = True
-        else:
-            watched = describe([watch() for watch in answer.watches], [], ())
+            token = MIRROR.exact_token
+        elif answer.watch is not None:
+            watched = answer.watch()
+
+
+def is_dual() -> bool:
+    """Return whether forward mode is on, and not within a transform of torch.func."""
+    is_on = torch.autograd.forward_ad._current_level >= 0
+    return is_on and not torch._C._are_functorch_transforms_active()
+
+
+def facts_of(x: Tensor, shape: Any) -> tuple[Any, ...]:
+    """Return what `prepare` is told of a tensor, as constants.
+
+    Args:
+        shape: its rank, as the size of a batch may change; its lengths where a call is for these.
+    """
+    # Under a transform, and in forward mode, tensors that are differentiated do not say so.
+    return (x.dtype, shape, host.requires_grad(x), x.device.type)
 
 
 def is_partial(x: Tensor) -> bool:
@@ -169,6 +158,23 @@ def keep_placements(x: Tensor) -> Tensor:
     return x.redistribute(placements=x.placements) if hasattr(x, "placements") else x
 
 
+def as_passed(value: Any) -> Any:
+    if isinstance(value, Cell):
+        return value.tensor[0]
+    is_open = isinstance(value, float) and not is_fixed(value)
+    return as_input(value) if is_open else value
+
+
+def as_input(number: float) -> Tensor:
+    # By a product: for torch.tensor(number) and its like Dynamo makes a graph per number (2.13).
+    return torch.ones((), dtype=torch.float64, device="cpu") * number
+
+
+def is_fixed(n: Any) -> bool:
+    """Return whether a number is not left open, by Dynamo or by an exporter."""
+    return torch.fx.experimental.symbolic_shapes.has_static_value(n)
+
+
 def run(call: CompiledCall, *inputs: Any) -> Any:
     if torch._C._are_functorch_transforms_active():
         # Under torch.func transforms Dynamo (torch 2.13) would differentiate the forward instead.
@@ -176,40 +182,55 @@ def run(call: CompiledCall, *inputs: Any) -> Any:
     return call.plain(*inputs)
 
 
-# --- outside the trace ---------------------------------------------------------------------------
-
-
-@dynamo.assume_constant_result
-def prepare(subject: Any, described: Any, token: str, epoch: str, watched: Any) -> str:
-    """Return the name in CALLS of the call for arguments like these, or of another answer.
-
-    Args:
-        subject: a Function's identifier, or the keys of an activation and its forward.
-        described: its arguments, as `describe` returns them.
-        token: that of the active rules.
-        epoch: the registry's; "" as long as the Function is taken to read only its arguments.
-        watched: what else it reads, on which Dynamo guards now; "" as long as nothing is known.
-    """
-    # In an export with strict=False the ops of a capture would be recorded.
-    with without_modes() if torch.compiler.is_exporting() else nullcontext():
-        return find_or_ask(subject, described, token, epoch, bool(watched))
-
-
-def note_refused(error: Exception) -> None:
-    """Note the error of a call that cannot be an operator, while an export traces on."""
-    notes = NOTES.get()
-    if notes is not None:
-        notes.errors.append(error)
-
-
-def refusal_of(error: Exception) -> Refused:
-    return Refused(f"{type(error).__name__}: {error}")
-
-
 def find_own(activation: Activation) -> RuleInForce | None:
     """Return an activation's own rule in traced code, which cannot look it up anew."""
     name = own_name(activation.key, EPOCH.text)
     return getattr(CALLS, name) if name else activation.own_in_force()
+
+
+# --- outside the trace ---------------------------------------------------------------------------
+@dynamo.assume_constant_result
+def prepare(
+    subject: tuple[str, str], described: Any, token: str, epoch: str, watched: tuple[Any, ...]
+) -> str:
+    """Return the name in CALLS of the call for an input like this, or of another answer.
+
+    Args:
+        subject: the keys of an activation and its forward.
+        described: the facts of its input, and how many values the call passes.
+        token: that of the active rules.
+        epoch: the registry's.
+        watched: what else the rule reads, on which Dynamo guards now; () while nothing is known.
+    """
+    find = partial(find_activation, subject, described, token, epoch, bool(watched))
+    return answer_of(find, token)
+
+
+def answer_of(find: Callable[[], str], token: str | None) -> str:
+    """Return the name that `find` returns, or that of the answer or the error that it raises.
+
+    Args:
+        token: that of the active rules; None as long as they are taken not to be read.
+    """
+    # In an export with strict=False the ops of a capture would be recorded.
+    with without_modes() if torch.compiler.is_exporting() else nullcontext():
+        try:
+            if token is not None and not is_under_jit(token):
+                check_mirror(token)
+            return find()
+        except Answered as early:
+            return keep(early.answer)
+        except NotCaptured as error:
+            note_refused(error.error)
+            return keep(Refused(str(error.error)))
+        except Exception as error:  # noqa: BLE001
+            note_refused(error)
+            # Dynamo would wrap it; eager code raises it again after the graph break.
+            return keep(refusal_of(error))
+
+
+def refusal_of(error: Exception) -> Refused:
+    return Refused(f"{type(error).__name__}: {error}")
 
 
 @dynamo.assume_constant_result
@@ -222,38 +243,15 @@ def own_name(key: str, epoch: str) -> str:
     return "" if in_force is None else keep(in_force, (own_name, key))
 
 
-def find_or_ask(subject: Any, described: Any, token: str, epoch: str, is_watched: bool) -> str:
-    try:
-        if epoch and not is_under_jit(token):
-            check_mirror(token)
-        if isinstance(subject, str):
-            return find_function(by_identifier[subject], described, token, epoch, is_watched)
-        activation = by_key.get(subject[0]) or Activation(forward_by_key(subject[1]))
-        return find_activation(activation, subject, described, token, epoch, is_watched=is_watched)
-    except Answered as early:
-        return keep(early.answer)
-    except NotCaptured as error:
-        note_refused(error.error)
-        return keep(Refused(str(error.error)))
-    except Exception as error:  # noqa: BLE001
-        note_refused(error)
-        # Dynamo would wrap it; eager code raises it again after the graph break.
-        return keep(refusal_of(error))
-
-
 def find_activation(
-    activation: Activation,
-    subject: Any,
-    described: Any,
-    token: str,
-    epoch: str,
-    is_watched: bool,
+    subject: tuple[str, str], described: Any, token: str, epoch: str, is_watched: bool
 ) -> str:
     """Return the name of an activation's call; raise Answered to be told more."""
+    activation = by_key.get(subject[0]) or Activation(forward_by_key(subject[1]))
     in_force = activation.in_force()
-    export_state = (torch.compiler.is_exporting(), asks_for_operators())
     function = in_force and put_under(in_force.specialization, activation.forward)
-    key = (subject, described, token, epoch, export_state, require_watch(function, is_watched))
+    watched = require_watch(function, is_watched)
+    key = (subject, described, token, epoch, kind_of_export(), watched)
     # The rule whose numbers and keys are literals of the call.
     literal_rule = None if is_under_jit(token) else in_force
     if literal_rule is not None and literal_rule.counter is not None:
@@ -264,37 +262,10 @@ def find_activation(
     if literal_rule is not None and (literal_rule.values or literal_rule.counter is not None):
         cause = f"or keys of rule {literal_rule.specialization.rule.name!r}"
         warn_of_graphs(cause, ". xg.jit makes one graph for all")
-    call = call_of_activation(activation, in_force, described, token)
+    facts, count = described
+    call = call_of_activation(activation, in_force, facts, count, token)
     require_watch(function, is_watched)  # the capture may have found what it reads
     return keep(call, key)
-
-
-# --- Functions that users call --------------------------------------------------------------------
-@provided
-def find_function(
-    function: FunctionBase, described: Any, token: str, epoch: str, is_watched: bool
-) -> str:
-    """Return the name of a Function's call; raise Answered if `prepare` has to be told more."""
-    raise UnsupportedOp(f"{function.recipe.subject} in compiled code {NEEDS_ENGINE}")
-
-
-@provided
-def require_watch(function: FunctionBase | None, is_watched: bool, described: Any = None) -> Any:
-    """Return a key of what a Function reads besides its arguments: nothing."""
-    return ()
-
-
-@provided
-def number_application(counter: Any) -> int:
-    """Return the number of an application under a key, which a call with a literal key is for."""
-    raise UnsupportedOp(f"random rules in compiled code {NEEDS_ENGINE}")
-
-
-@dynamo.assume_constant_result
-@provided
-def class_for_open(subject: Any, described: Any) -> str:
-    """Return the name of a class for lengths that Dynamo leaves open; "": they are to be fixed."""
-    return ""
 
 
 def warn_of_graphs(cause: str, advice: str) -> None:
@@ -312,5 +283,29 @@ def warn_of_graphs(cause: str, advice: str) -> None:
         )
 
 
-# By the name of the function that Dynamo reads first, in `readers.py`.
+# --- what the engine does besides ----------------------------------------------------------------
+@provided
+def require_watch(function: FunctionBase | None, is_watched: bool, described: Any = None) -> Any:
+    """Return a key of what a Function reads besides its arguments: nothing."""
+    return ()
+
+
+@provided
+def number_application(counter: Any) -> int:
+    """Return the number of an application under a key, which a call with a literal key is for."""
+    raise UnsupportedOp(f"random rules in compiled code {NEEDS_ENGINE}")
+
+
+@provided
+def kind_of_export() -> Any:
+    """Return what distinguishes the calls of an export from others."""
+    return torch.compiler.is_exporting()
+
+
+@provided
+def note_refused(error: Exception) -> None:
+    """Note the error of a call for an export that asks for operators, and traces on."""
+
+
+# By the names by which `readers.py` asks for what Dynamo reads.
 READ = {"call_activation": call_activation, "find_own": find_own}

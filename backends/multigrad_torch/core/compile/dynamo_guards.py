@@ -49,7 +49,7 @@ class Mirror(threading.local):
         exact_token: under xg.jit, the token with these numbers; else "".
         jit_inputs: under xg.jit, the numbers, the key and the count's start; else empty.
         param_tensors: the tensors and cells among the params of the rule in force.
-        applications: counts those of random rules within one `xg.jit` call.
+        applications: under xg.jit, the count of those of random rules within one call.
     """
 
     def __init__(self) -> None:
@@ -57,29 +57,7 @@ class Mirror(threading.local):
         self.jit_token = self.exact_token = ""
         self.jit_inputs: tuple[Tensor, ...] = ()
         self.param_tensors: tuple[Tensor | Cell, ...] = ()
-        self.applications = ApplicationCount()
-
-
-class ApplicationCount:
-    """Counts the applications within one `xg.jit` call whose key is an input: each draws anew.
-
-    Eager code, after a graph break, counts on from what compiled code has added to `number`.
-    """
-
-    def __init__(self, start: int = 0) -> None:
-        self.start, self.number = start, 0
-
-    @property
-    def count(self) -> int:
-        return self.start + self.number
-
-    def __next__(self) -> int:
-        n = self.count
-        self.number += 1
-        return n
-
-    def advance(self, number: int) -> None:
-        self.number += number
+        self.applications: Any = None
 
 
 MIRROR = Mirror()

@@ -23,61 +23,46 @@ from .. import dynamo, versions
 from ..state import without_modes
 
 if TYPE_CHECKING:
-    from multigrad.core.functions.function import FunctionBase
-    from multigrad.core.rules.context import RuleInForce
     from multigrad.engine.functions.function import Function
 
 READ: Any = dynamo.Namespace()
-MADE = "multigrad_torch.compile.made_activations"
 
 
 @dynamo.assume_constant_result
-def load(name: str, module: str = "multigrad_torch.core.compile.compile") -> None:
+def load(name: str, module: str) -> None:
     if name not in vars(READ):
         with without_modes():  # an exporter's would record tensors that modules make
             vars(READ).update(import_module(module).READ)
 
 
-def call_activation(
-    activation: Activation, x: torch.Tensor, values: tuple[Any, ...] = ()
-) -> torch.Tensor:
-    load("call_activation")
-    return READ.call_activation(activation, x, values)
+def late_code(name: str, module: str) -> Callable[..., Any]:
+    """Return what Dynamo reads for the function of this name in `READ` of a module."""
+
+    def read(*args: Any, **kwargs: Any) -> Any:
+        load(name, module)
+        return getattr(READ, name)(*args, **kwargs)
+
+    return read
 
 
-def call_function(function: FunctionBase, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    load("call_function", "multigrad_torch.compile.function_calls")
-    return READ.call_function(function, args, kwargs)
-
-
-def made_activation(forward: Any, rule: Any = None, params: Any = None, **options: Any) -> Any:
-    load("activation", MADE)
-    return READ.activation(forward, rule, params, **options)
-
-
-def find_rule(rule: Any) -> Any:
-    load("find_rule", MADE)
-    return READ.find_rule(rule)
-
-
-def find_own(activation: Activation) -> RuleInForce | None:
-    load("find_own")
-    return READ.find_own(activation)
-
-
-def show_concrete(value: Any) -> str:
-    load("show", MADE)
-    return READ.show(value)
+OURS, CALLS, MADE = (
+    "multigrad_torch.core.compile.compile",
+    "multigrad_torch.compile.function_calls",
+    "multigrad_torch.compile.made_activations",
+)
 
 
 @dynamo.at_import
 def substitute() -> None:
     """Let Dynamo read our code for these functions instead of theirs, which it cannot trace."""
     if versions.COMPILES:
-        torch.compiler.substitute_in_graph(activation, skip_signature_check=True)(made_activation)
-        torch.compiler.substitute_in_graph(get)(find_rule)
-        torch.compiler.substitute_in_graph(own_rule_of)(find_own)
-        torch.compiler.substitute_in_graph(params.show)(show_concrete)
+        for function, code in (
+            (activation, late_code("activation", MADE)),
+            (get, late_code("find_rule", MADE)),
+            (own_rule_of, late_code("find_own", OURS)),
+            (params.show, late_code("show", MADE)),
+        ):
+            torch.compiler.substitute_in_graph(function, skip_signature_check=True)(code)
 
 
 # --- between graphs -------------------------------------------------------------------------------
@@ -114,8 +99,12 @@ def is_exporting() -> bool:
 
 
 if versions.COMPILES:
-    ACTIVATIONS = Reader(torch.compiler.is_compiling, call_activation, reads_code=True)
-    FUNCTIONS = Reader(torch.compiler.is_compiling, call_function, reads_code=True)
+    ACTIVATIONS = Reader(
+        torch.compiler.is_compiling, late_code("call_activation", OURS), reads_code=True
+    )
+    FUNCTIONS = Reader(
+        torch.compiler.is_compiling, late_code("call_function", CALLS), reads_code=True
+    )
 else:
     ACTIVATIONS = Reader(dynamo.is_around, between_graphs(apply_activation), reads_code=True)
     FUNCTIONS = Reader(dynamo.is_around, between_graphs(apply_function), reads_code=True)

@@ -31,7 +31,6 @@ Tensor: TypeAlias = torch.Tensor
 # Exact in every dtype; a 0-d tensor mixes with tensors of any dtype and device that are not 0-d.
 ZERO = scalar(0.0)
 LARGE = 1 << 14  # elements from which a pass over memory costs more than calling a kernel
-BLOCK = 1 << 17  # elements whose floats fit in the cache
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by itemsize
 
 # --- comparisons ----------------------------------------------------------------------------------
@@ -51,44 +50,23 @@ def into_float(compare: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def pays(x: Tensor) -> bool:
-    """Return whether computing through floats pays: on CPUs, for large contiguous tensors."""
+    """Return whether computing by bits pays: on CPUs, for large contiguous tensors."""
     return x.numel() >= LARGE and x.is_cpu and x.is_contiguous()
-
-
-def mask_by_blocks(x: Tensor, compare: Callable[..., Tensor], *numbers: Any) -> Tensor:
-    """Compare into a small buffer of floats, which stays in the cache, and copy to bools."""
-    mask = torch.empty(x.shape, dtype=torch.bool, device="cpu")
-    block = min(BLOCK * torch.get_num_threads(), x.numel())
-    buffer = x.new_empty(block)
-    for part, bits in zip(x.view(-1).split(block), mask.view(-1).split(block), strict=True):
-        floats = buffer if part.numel() == block else buffer[: part.numel()]
-        bits.copy_(compare(part, *numbers, out=floats))
-    return mask
-
-
-def through_float(compare: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a comparison that goes through floats where that pays."""
-
-    def compare_through_float(x: Tensor, other: Any) -> Tensor:
-        if x.numel() < LARGE or not pays(x) or (isinstance(other, Tensor) and other.ndim):
-            return compare(x, other)
-        return mask_by_blocks(x, compare, other)
-
-    return compare_through_float
 
 
 def window(lower: Callable[..., Tensor], upper: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a conjunction of two comparisons, computed as whether a clamp changes x."""
     are_open = lower is torch.gt, upper is torch.lt
-    is_window = lower in (torch.gt, torch.ge) and upper in (torch.lt, torch.le)
 
     def compare_both(x: Tensor, low: Any, high: Any) -> Tensor:
-        if is_window and type(low) is float and type(high) is float:
+        if type(low) is float and type(high) is float:
             least, most = closed_window(low, high, *are_open, x.dtype)
             if least <= most:
-                if x.numel() < LARGE or not pays(x):
-                    return torch.eq(torch.clamp(x, least, most), x)
-                return mask_by_blocks(x, equals_its_clamp, least, most)
+                clamped = torch.clamp(x, least, most)
+                if not x.is_cpu:
+                    return torch.eq(clamped, x)
+                # By way of floats; their memory is free again for the output.
+                return torch.eq(clamped, x, out=clamped).to(torch.bool)
         return lower(x, low).logical_and_(upper(x, high))
 
     return compare_both
@@ -119,32 +97,33 @@ def step(number: float, dtype: torch.dtype, way: int) -> float:
     return x.item()
 
 
-def equals_its_clamp(x: Tensor, low: float, high: float, *, out: Tensor) -> Tensor:
-    """Return low <= x <= high in two passes instead of three; False for NaN."""
-    return torch.eq(torch.clamp(x, low, high, out=out), x, out=out)
+def with_tensor_first(node: Node) -> tuple[Op, Node, Node] | None:
+    """Return a comparison as (op, a, b), where a has the shape of the input if any has."""
+    if node.op not in COMPARISONS:
+        return None
+    op, (a, b) = node.op, node.operands
+    if not is_of_input(a) or (is_full(b) and not is_full(a)):
+        op, a, b = MIRRORED.get(op, op), b, a
+    return (op, a, b) if is_of_input(a) else None
 
 
 def compare_twice(node: Node) -> Node | None:
-    first, second = node.operands
-    pair = (PLAIN.get(first.op), PLAIN.get(second.op))
-    if pair not in WINDOWS or first.operands[0] is not second.operands[0]:
+    lower, upper = map(with_tensor_first, node.operands)
+    if lower is None or upper is None:
         return None
-    x, low, high = *first.operands, second.operands[1]
+    (first, x, low), (second, y, high) = lower, upper
     are_numbers = low.type.kind == high.type.kind == "scalar"
-    return make_node(WINDOWS[pair], (x, low, high), {}, node.type) if are_numbers else None
+    if x is not y or not are_numbers or (first, second) not in WINDOWS:
+        return None
+    return make_node(WINDOWS[first, second], (x, low, high), {}, node.type)
 
 
-ORDERED = (ops.LT, ops.LE, ops.GT, ops.GE)
-WINDOWS: dict[tuple[Op | None, Op | None], Op] = {
+WINDOWS: dict[tuple[Op, Op], Op] = {
     (a, b): kernel(f"torch.{a.name}_and_{b.name}", "x low high", lambda x, low, high: compared(x))
-    for a in ORDERED
-    for b in ORDERED
+    for a in (ops.GT, ops.GE)
+    for b in (ops.LT, ops.LE)
 }
 FLOAT_RESULT = {op: kernel(f"torch.{op.name}_float", "a b", elementwise) for op in COMPARISONS}
-BOOL_RESULT = {op: kernel(f"torch.{op.name}_bool", "a b", compared) for op in COMPARISONS}
-PLAIN = {fast: op for op, fast in BOOL_RESULT.items()}
-EQUAL = (ops.EQ, BOOL_RESULT[ops.EQ])
-POSITIVE = (ops.GT, BOOL_RESULT[ops.GT], FLOAT_RESULT[ops.GT])
 HEAVISIDE = kernel("torch.heaviside", "x", elementwise)
 
 
@@ -153,29 +132,13 @@ def heaviside(x: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def compare_into_floats(node: Node) -> Node | None:
-    if node.type.dtype != T:
+    found = with_tensor_first(node.operands[0]) if node.type.dtype == T else None
+    if found is None:
         return None
-    inner = node.operands[0]
-    compared_op = inner.op if inner.op in COMPARISONS else PLAIN.get(inner.op)
-    return None if compared_op is None else _with_tensor_first(compared_op, inner, FLOAT_RESULT)
-
-
-def compare_through_floats(node: Node) -> Node | None:
-    return _with_tensor_first(node.op, node, BOOL_RESULT)
-
-
-def _with_tensor_first(op: Op, node: Node, results: dict[Op, Op]) -> Node | None:
-    a, b = node.operands
-    if not is_of_input(a) or (is_full(b) and not is_full(a)):
-        op, a, b = MIRRORED.get(op, op), b, a
-    if not is_of_input(a) or (is_tensor(b) and not is_of_input(b)):
-        return None
-    if results is FLOAT_RESULT and is_tensor(b) and not is_full(a):
+    op, a, b = found
+    if is_tensor(b) and (not is_full(a) or b.type != a.type):
         return None  # `out=` is allocated like the first operand
-    if results is FLOAT_RESULT and is_tensor(b) and b.type != a.type:
-        return None
-    fast = results[op]
-    return make_node(fast, (a, b), {}, fast.result(a.type, b.type))
+    return make_node(FLOAT_RESULT[op], (a, b), {}, node.type)
 
 
 def is_of_input(node: Node) -> bool:
@@ -191,7 +154,6 @@ def is_full(node: Node) -> bool:
 
 MASKED = kernel("torch.masked", "x mask", lambda x, mask: elementwise(x))
 SELECT = kernel("torch.select", "mask x", lambda mask, x: chosen(mask, x, x))
-REJECT = kernel("torch.reject", "mask x", lambda mask, x: chosen(mask, x, x))
 CHOOSE = kernel("torch.choose", "mask a b", chosen)
 SOFTPLUS = kernel("torch.softplus", "x", elementwise)
 THRESHOLD = kernel("torch.threshold", "grad x limit", lambda grad, x, limit: elementwise(grad))
@@ -215,16 +177,6 @@ def select(mask: Tensor, x: Tensor) -> Tensor:
     if not pays(x) or not pays(mask) or x.shape != mask.shape:
         return torch.mul(x.view(integer), mask).view(x.dtype)
     return mask.to(integer).neg_().bitwise_and_(x.view(integer)).view(x.dtype)
-
-
-def reject(mask: Tensor, x: Tensor) -> Tensor:
-    """Return 0 where the mask holds, else x, by masking its bits."""
-    if x.numel() < LARGE and x.is_cpu:
-        return torch.where(mask, ZERO if x.ndim else torch.zeros_like(x), x)
-    if not pays(x) or not pays(mask) or x.shape != mask.shape:
-        return plain_where(mask, 0.0, x)
-    integer = INTEGERS[x.dtype.itemsize]
-    return mask.to(integer).sub_(1).bitwise_and_(x.view(integer)).view(x.dtype)
 
 
 def choose(mask: Tensor, a: Any, b: Any) -> Tensor:
@@ -258,10 +210,9 @@ def rectified(grad: Tensor, x: Tensor) -> Tensor:
 
 def rectify_gradients(node: Node) -> Node | None:
     for grad, mask in (node.operands, node.operands[::-1]):
-        inner = mask.operands[0] if mask.op is ops.CAST else mask
-        if inner.op not in POSITIVE or not is_full(grad) or mask.type != grad.type:
+        if mask.op is not FLOAT_RESULT[ops.GT] or not is_full(grad) or mask.type != grad.type:
             continue
-        x, limit = inner.operands
+        x, limit = mask.operands
         if is_full(x) and is_zero(limit):
             return make_node(RECTIFIED, (grad, x), {}, node.type)
     return None
@@ -279,12 +230,6 @@ def select_bits(node: Node) -> Node | None:
     mask, x, other = node.operands
     fits = is_tensor(mask) and is_of_input(x)
     return make_node(SELECT, (mask, x), {}, node.type) if fits and is_zero(other) else None
-
-
-def reject_bits(node: Node) -> Node | None:
-    mask, other, x = node.operands
-    fits = is_tensor(mask) and is_of_input(x)
-    return make_node(REJECT, (mask, x), {}, node.type) if fits and is_zero(other) else None
 
 
 def choose_bits(node: Node) -> Node | None:
@@ -312,7 +257,7 @@ def threshold_gradients(node: Node) -> Node | None:
     condition, zero, grad = node.operands
     if not is_zero(zero):
         return None
-    if condition.op not in (ops.LE, BOOL_RESULT[ops.LE]) or not is_full(grad):
+    if condition.op is not ops.LE or not is_full(grad):
         return None
     x, limit = condition.operands
     if not is_full(x) or limit.op is not ops.CONST:
@@ -323,7 +268,7 @@ def threshold_gradients(node: Node) -> Node | None:
 def threshold_softplus(node: Node) -> Node | None:
     """Rewrite where(x > 20, x, softplus(x)), which is torch's own softplus by default."""
     condition, x, smooth = node.operands
-    if condition.op not in (ops.GT, BOOL_RESULT[ops.GT]) or smooth.op is not ops.SOFTPLUS:
+    if condition.op is not ops.GT or smooth.op is not ops.SOFTPLUS:
         return None
     above, limit = condition.operands
     if not is_full(x) or x is not smooth.operands[0] or x is not above or not is_number(limit, 20):
@@ -341,11 +286,6 @@ PATTERNS = (
         "torch.compare_into_float",
         "a comparison and its cast 366 us, into floats 71",
         {ops.CAST: compare_into_floats},
-    ),
-    Pattern(
-        "torch.compare_through_float",
-        "into bools 311 us, into a buffer of floats and from there into bools 130",
-        dict.fromkeys(COMPARISONS, compare_through_floats),
     ),
     Pattern(
         "torch.window",
@@ -378,11 +318,6 @@ PATTERNS = (
         {ops.WHERE: select_bits},
     ),
     Pattern(
-        "torch.reject_bits",
-        "where(mask, 0, x) 4.1 ms, by the bits 210 us",
-        {ops.WHERE: reject_bits},
-    ),
-    Pattern(
         "torch.subtract_chosen",
         "where(mask, a - b, a) by a choice 8.1 ms, by the bits of b 640 us",
         {ops.WHERE: subtract_chosen},
@@ -397,16 +332,12 @@ KERNELS: dict[Op, Callable[..., Any]] = {
     HEAVISIDE: heaviside,
     MASKED: masked,
     SELECT: select,
-    REJECT: reject,
     CHOOSE: choose,
     THRESHOLD: threshold,
     RECTIFIED: rectified,
     SOFTPLUS: torch.nn.functional.softplus,
-    **{op: window(COMPARISONS[a], COMPARISONS[b]) for (a, b), op in WINDOWS.items() if a and b},
+    **{op: window(COMPARISONS[a], COMPARISONS[b]) for (a, b), op in WINDOWS.items()},
     **{FLOAT_RESULT[op]: into_float(compare) for op, compare in COMPARISONS.items()},
-    **{BOOL_RESULT[op]: through_float(compare) for op, compare in COMPARISONS.items()},
 }
 IN_PLACE: dict[Op, tuple[Callable[..., Any] | None, ...]] = {MASKED: (masked_, None)}
-CONSTANTS: dict[Op, tuple[int, ...]] = dict.fromkeys(
-    (*COMPARISONS, *FLOAT_RESULT.values(), *BOOL_RESULT.values()), (0, 1)
-)
+CONSTANTS: dict[Op, tuple[int, ...]] = dict.fromkeys((*COMPARISONS, *FLOAT_RESULT.values()), (0, 1))
