@@ -118,7 +118,9 @@ def too_old(error: Exception) -> str | None:
     torch = sys.modules.get("multigrad_torch.core.versions")
     if torch is None or torch.COMPILES or type(error).__module__ != "torch._dynamo.exc":
         return None
-    return torch.need(torch.COMPILING, "no full graph") if SKIPPED.search(str(error)) else None
+    releases = importlib.import_module("multigrad_torch.releases")
+    message = releases.need(releases.COMPILING, "no full graph")
+    return message if SKIPPED.search(str(error)) else None
 
 
 def pytest_runtest_setup() -> None:
@@ -217,9 +219,9 @@ def backend(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(scope="session")
 def torch_compiles() -> None:
     """A test that compiles whole graphs, in another process or counted, needs a torch that does."""
-    versions = importlib.import_module("multigrad_torch.core.versions")
-    if not versions.COMPILES:
-        pytest.skip(versions.need(versions.COMPILING, "no full graph"))
+    if not importlib.import_module("multigrad_torch.core.versions").COMPILES:
+        releases = importlib.import_module("multigrad_torch.releases")
+        pytest.skip(releases.need(releases.COMPILING, "no full graph"))
 
 
 @pytest.fixture(autouse=True)

@@ -29,6 +29,7 @@ provide("multigrad_torch", {
     "core.compile.dynamo_guards": {
         "compile.checkpoint_regions": "call_noted draw_in_region note_regions"
     },
+    "core.dynamo": {"releases": "between_graphs"},
     "core.state": {"attach.kept_tensors": "replaying"},
 })  # fmt: skip
 

@@ -30,6 +30,7 @@ from multigrad.engine.lowering.plain_functions import without_autodiff
 from multigrad.engine.support.files import replacing
 from multigrad.errors import BackendNotFound, GradientError, RuleTypeError, UnsupportedOp
 
+from . import releases
 from .attach.standalone import render_operator
 from .core import versions
 
@@ -121,8 +122,8 @@ def write_program(
 
     Their documents are in it. The error of one that cannot be an operator is raised after tracing.
     """
-    if not versions.has("xg.export"):
-        raise versions.refuse("xg.export", "write it as a file by `multigrad eject`")
+    if not releases.has("xg.export"):
+        raise releases.refuse("xg.export", "write it as a file by `multigrad eject`")
     module = model if isinstance(model, torch.nn.Module) else FunctionModule(model)
     shapes = as_dims(shapes, {})
     if module is not model and shapes is not None:
@@ -208,8 +209,8 @@ def write_onnx(
     numbers: Sequence[float],
     shapes: Shapes,
 ) -> tuple[Path, Path]:
-    if not versions.has("xg.export"):
-        raise versions.refuse("xg.export", "write it as a file by `multigrad eject`")
+    if not releases.has("xg.export"):
+        raise releases.refuse("xg.export", "write it as a file by `multigrad eject`")
     uninstalled = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if uninstalled:
         raise BackendNotFound(

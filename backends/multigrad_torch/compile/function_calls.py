@@ -192,7 +192,8 @@ def prepare(
         watched: what else it reads, on which Dynamo guards now; () as long as nothing is known.
     """
     function = as_function(by_identifier[identifier])
-    find = partial(find_function, function, described, token or "", epoch, bool(watched))
+    asked = {"token": token or "", "epoch": epoch, "is_watched": bool(watched)}
+    find = partial(find_function, function, described, **asked)
     return answer_of(find, token)
 
 

@@ -21,7 +21,7 @@ from multigrad.core.trace.trace import setting
 from multigrad.engine.trace.moving_numbers import all_at_present
 from multigrad.engine.trace.random_keys import key_for
 
-from ..core import versions
+from .. import releases
 from ..core.compile.dynamo_guards import EPOCH, MIRROR, reads_numbers
 from ..kernels import random
 
@@ -30,8 +30,8 @@ Tensor: TypeAlias = torch.Tensor
 
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     """Return torch.compile(fn), with the numbers and keys of the rule in force as inputs."""
-    if not versions.has("xg.jit"):
-        raise versions.refuse("xg.jit", "call the function itself")
+    if not releases.has("xg.jit"):
+        raise releases.refuse("xg.jit", "call the function itself")
     compiled: dict[str, Callable[..., Any]] = {}
 
     @functools.wraps(fn)

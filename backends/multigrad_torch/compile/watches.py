@@ -1,7 +1,8 @@
 """What code reads besides its arguments, in compiled code: Dynamo guards on what it sees read.
 
-So traced code reads it, too, before it calls what was captured (`ask` in function_calls.py). It calls
-functions that are made here, with the globals and cells of the functions that read:
+So traced code reads it, too, before it calls what was captured (`ask` in function_calls.py and in
+the core's compile.py). It calls functions that are made here, with the globals and cells of the
+functions that read:
 
     class Atan: slope = 2.0           def watch():
     def curve(x):                         return (id(Atan), Atan.slope)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import warnings
 import weakref
 from collections.abc import Callable
 from importlib.abc import MetaPathFinder
@@ -19,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 
+from multigrad.core.support.lazy_modules import loaded_once, provided
 from multigrad.core.support.threads import make_lock
 
 from . import versions
@@ -37,14 +37,12 @@ class _Import:
     Attributes:
         allowed: the functions whose calls may be in graphs.
         waiting: what is called then.
-        warned: whether the warning that calls run between graphs was given.
     """
 
     def __init__(self) -> None:
         self.dynamo: Any = None
         self.allowed: weakref.WeakSet[Any] = weakref.WeakSet()
         self.waiting: list[Callable[[], None]] = []
-        self.warned = False
 
 
 _IMPORT = _Import()
@@ -114,36 +112,18 @@ def is_around() -> bool:
     return True
 
 
-def warn_apart() -> None:
-    """Warn once that a call runs between graphs, on a torch whose Dynamo may not read our code."""
-    if torch.compiler.is_compiling():
-        raise versions.refuse(versions.EXPORTING, "export what comes before and after")
-    if not _IMPORT.warned:
-        _IMPORT.warned = True
-        message = versions.need(versions.COMPILING, "it runs eagerly, between graphs")
-        warnings.warn(message, UserWarning, stacklevel=4)
-
-
 def apart(function: F) -> F:
     """Return a function that runs between graphs on a torch that compiles no code of ours."""
     if versions.COMPILES:
         return function
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if not is_around():
-            return function(*args, **kwargs)
-        warn_apart()
-        return disabled(*args, **kwargs)
-
-    disabled = disable(function)
-    return run  # type: ignore[return-value]
+    late = loaded_once(lambda: between_graphs(function))  # what provides it is not known yet
+    return functools.wraps(function)(late)  # type: ignore[return-value]
 
 
-def forget() -> None:
-    """Compile all code anew, on a torch whose Dynamo does not notice changes of modules."""
-    if not versions.COMPILES and _IMPORT.dynamo is not None:
-        _IMPORT.dynamo.reset()
+@provided
+def between_graphs(function: F) -> F:
+    """Return a function that an old Dynamo calls between its graphs, with a warning: unchanged."""
+    return function
 
 
 def begin_again() -> None:

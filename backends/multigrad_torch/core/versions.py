@@ -12,39 +12,11 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 
-from multigrad.errors import MultigradError, UnsupportedOp
+from multigrad.errors import MultigradError
 
 RELEASE = tuple(map(int, re.findall(r"[0-9]+", torch.__version__)[:2]))
-# Features that need a newer torch than the rest; before it they raise an error with this name.
-COMPILING, EXPORTING = "torch.compile of a Function or rule", "torch.export of a Function or rule"
-SHARDING = "a rule of scope 'params' on parameters of fully_shard"
-NEEDS = {
-    COMPILING: (2, 12),
-    "xg.jit": (2, 12),
-    EXPORTING: (2, 12),
-    "xg.export": (2, 12),
-    SHARDING: (2, 5),  # before, no hook of a parameter is called
-}
-
-
-def has(feature: str) -> bool:
-    return NEEDS[feature] <= RELEASE
-
-
-def need(feature: str, instead: str) -> str:
-    """Return an error message for a feature that needs a newer torch than this one."""
-    release = ".".join(map(str, NEEDS[feature]))
-    return (
-        f"{feature} needs torch>={release}, and torch {torch.__version__} is installed: {instead}; "
-        f"or pip install 'torch>={release}'"
-    )
-
-
-def refuse(feature: str, instead: str) -> UnsupportedOp:
-    return UnsupportedOp(need(feature, instead))
-
-
-COMPILES = has(COMPILING)
+# Whether Dynamo may read our code; before, compiled code calls it between its graphs.
+COMPILES = RELEASE >= (2, 12)
 # The module of DTensors, which is private before torch 2.5.
 DTENSORS = "torch.distributed.tensor" if RELEASE >= (2, 5) else "torch.distributed._tensor"
 # Whether an exporter traces. In releases without this name Dynamo reads none of our code, so there

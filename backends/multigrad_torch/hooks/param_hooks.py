@@ -27,7 +27,7 @@ from multigrad.core.support.threads import make_lock
 from multigrad.errors import GradientError
 
 from .. import releases
-from ..core import dynamo, versions
+from ..core import dynamo
 from ..core.state import is_distributed
 from ..dtensors import lay_out, layout_of
 from .module_forwards import HOOKING, Forwards, forget, forget_idle, forwards_of, rules_for
@@ -265,9 +265,9 @@ class ShardedHook(ParamHook):
 
     def register(self, parameter: Tensor) -> Any:
         """Let `fully_shard` call this after it has added to the gradient."""
-        if not versions.has(versions.SHARDING):
+        if not releases.has(releases.SHARDING):
             way_out = "xg.apply_to_gradients(grads, rule) before optimizer.step()"
-            raise GradientError(versions.need(versions.SHARDING, f"apply it by {way_out}"))
+            raise GradientError(releases.need(releases.SHARDING, f"apply it by {way_out}"))
         # The gradient that was there before, on which no rule may act again.
         self._left = (lambda: None) if parameter.grad is None else weakref.ref(parameter.grad)
         return parameter.register_post_accumulate_grad_hook(self)

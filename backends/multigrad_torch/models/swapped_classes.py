@@ -27,6 +27,7 @@ from multigrad.models.attach import CHANGING
 from ..core import dynamo
 from ..core.state import ACTING
 from ..core.versions import COMPILES
+from ..releases import forget
 
 Method = Callable[..., Any]
 ORIGINAL = "_multigrad_original"
@@ -92,7 +93,7 @@ def acting_on(module: nn.Module) -> tuple[Acting, ...]:
 
 def put_on(module: nn.Module, acting: Acting, name: str) -> None:
     """Let something act on a module from now on, around everything that acts already."""
-    dynamo.forget()
+    forget()
     with CHANGING:
         acts = acting_on(module)
         position = next((i for i, each in enumerate(acts) if acting.goes_inside(each)), len(acts))
@@ -103,7 +104,7 @@ def put_on(module: nn.Module, acting: Acting, name: str) -> None:
 
 def take_off(acting: Acting) -> None:
     """Stop something from acting, on all modules and their copies."""
-    dynamo.forget()
+    forget()
     with CHANGING:
         for module in acting.all_modules():
             if acting in acting_on(module):

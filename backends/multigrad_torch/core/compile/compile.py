@@ -202,8 +202,8 @@ def prepare(
         epoch: the registry's.
         watched: what else the rule reads, on which Dynamo guards now; () while nothing is known.
     """
-    find = partial(find_activation, subject, described, token, epoch, bool(watched))
-    return answer_of(find, token)
+    asked = {"token": token, "epoch": epoch, "is_watched": bool(watched)}
+    return answer_of(partial(find_activation, subject, described, **asked), token)
 
 
 def answer_of(find: Callable[[], str], token: str | None) -> str:

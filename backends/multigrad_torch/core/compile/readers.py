@@ -81,16 +81,6 @@ def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, 
         return function.call_eagerly(args, kwargs)
 
 
-def between_graphs(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `apply` for an old Dynamo, which calls it between its graphs, with a warning."""
-
-    def call(*args: Any) -> Any:
-        dynamo.warn_apart()
-        return apply(*args)
-
-    return call
-
-
 def is_exporting() -> bool:
     """Return whether torch.export traces, or ONNX's older exporter, which runs the code eagerly."""
     if torch.jit.is_tracing():
@@ -106,5 +96,5 @@ if versions.COMPILES:
         torch.compiler.is_compiling, late_code("call_function", CALLS), reads_code=True
     )
 else:
-    ACTIVATIONS = Reader(dynamo.is_around, between_graphs(apply_activation), reads_code=True)
-    FUNCTIONS = Reader(dynamo.is_around, between_graphs(apply_function), reads_code=True)
+    ACTIVATIONS = Reader(dynamo.is_around, dynamo.apart(apply_activation), reads_code=True)
+    FUNCTIONS = Reader(dynamo.is_around, dynamo.apart(apply_function), reads_code=True)
