@@ -87,14 +87,8 @@ def closed_window(
 def step(number: float, dtype: torch.dtype, way: int) -> float:
     """Return the next number of a dtype, above the given one (`way` 1) or below it (-1)."""
     x = torch.tensor(fitting(number, dtype), dtype=dtype, device="cpu")
-    if x.item() == way * math.inf or x.isnan():
-        return math.nan
-    # From 0 the next number is the smallest subnormal, whose bits are 1.
-    if not x.item():
-        x.zero_().view(INTEGERS[dtype.itemsize]).add_(1)
-        return way * x.item()
-    x.view(INTEGERS[dtype.itemsize]).add_(way if x > 0 else -way)
-    return x.item()
+    end = torch.full_like(x, way * math.inf)
+    return math.nan if x == end else torch.nextafter(x, end).item()
 
 
 def with_tensor_first(node: Node) -> tuple[Op, Node, Node] | None:
