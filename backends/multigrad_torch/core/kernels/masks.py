@@ -63,7 +63,7 @@ def window(lower: Callable[..., Tensor], upper: Callable[..., Tensor]) -> Callab
             least, most = closed_window(low, high, *are_open, x.dtype)
             if least <= most:
                 clamped = torch.clamp(x, least, most)
-                if not x.is_cpu:
+                if x.numel() < LARGE or not x.is_cpu:
                     return torch.eq(clamped, x)
                 # By way of floats; their memory is free again for the output.
                 return torch.eq(clamped, x, out=clamped).to(torch.bool)
