@@ -14,14 +14,7 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from multigrad.core import ops
 from multigrad.core.functions.arguments import Layout
-from multigrad.core.functions.capture_errors import kind_name
-from multigrad.core.functions.recipe import (
-    ArgumentRules,
-    ImportedGradient,
-    Recipe,
-    Recorded,
-    no_refusals,
-)
+from multigrad.core.functions.recipe import ArgumentRules, Recipe, Recorded, no_refusals
 from multigrad.core.ir import questions
 from multigrad.core.ir.graph import Graph, Node
 from multigrad.core.ir.op import is_float
@@ -33,8 +26,10 @@ from multigrad.core.trace.trace import Value, known_shape
 from multigrad.engine.capture.copies.run_or_import import run_written_in
 from multigrad.engine.capture.user_code.inspection import contents, plain_function
 from multigrad.engine.functions.calls.arguments import positional_names, replace_at
+from multigrad.engine.functions.calls.explained_errors import kind_name
 from multigrad.engine.functions.calls.imported_gradients import (
     RECORDED,
+    ImportedGradient,
     Pushed,
     WithinOwnRules,
     as_outputs,

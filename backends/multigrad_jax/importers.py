@@ -14,14 +14,18 @@ from typing import Any, TypeAlias
 import jax
 from jax.interpreters import ad, batching
 
-from multigrad.core.functions.recipe import ImportedGradient, Options, Recipe
+from multigrad.core.functions.recipe import Options, Recipe
 from multigrad.core.ir.op import is_float
 from multigrad.core.support.threads import set_within
 from multigrad.core.trace.trace import Value
 from multigrad.engine.capture.foreign_calls import Interception, comes_to_us
 from multigrad.engine.capture.user_code.inspection import plain_function
 from multigrad.engine.functions.calls.arguments import replace_at
-from multigrad.engine.functions.calls.imported_gradients import WithinOwnRules, recording
+from multigrad.engine.functions.calls.imported_gradients import (
+    ImportedGradient,
+    WithinOwnRules,
+    recording,
+)
 from multigrad.engine.functions.code_recipes import NoRuleYet, import_once, recipe_of_gradient
 from multigrad.engine.functions.function import Function
 from multigrad.errors import RuleTypeError

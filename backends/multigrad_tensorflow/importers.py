@@ -16,13 +16,14 @@ import optree
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
 
-from multigrad.core.functions.recipe import ImportedGradient, Recipe, Recorded
+from multigrad.core.functions.recipe import Recipe, Recorded
 from multigrad.core.rules.signature import name_of
 from multigrad.core.trace.trace import Value
 from multigrad.engine.capture.copies.run_or_import import run_written_in
 from multigrad.engine.capture.foreign_calls import Interception, comes_to_us
 from multigrad.engine.functions.calls.imported_gradients import (
     RECORDED,
+    ImportedGradient,
     WithinOwnRules,
     asked_variables,
     deliver,

@@ -53,11 +53,17 @@ provide("multigrad", {
         "engine.functions.calls.arguments": "read_layout",
     },
     "core.functions.captures": {
-        "engine.functions.code_proof": "capture_code prove_code read_otherwise facts_of_indices",
+        "engine.functions.code_proof": "capture_code prove_code read_otherwise",
+        "engine.functions.calls.facts": "asks_more",
         "engine.functions.proof.memory": "as_placed",
     },
+    "core.functions.capture_errors": {
+        "engine.functions.calls.as_written": "warn_native warn_disproved"
+    },
     # calls of it: as written, of numbers that it reads, with what it assumes
-    "core.functions.facts": {"engine.functions.nested_calls": "answer_of_code"},
+    "core.functions.facts": {
+        "engine.functions.calls.facts": "answer_of_tensor answer_of_code question_of"
+    },
     # documents, and models that are being built
     "core.functions.function": {
         "engine.functions.calls.binding": "bind_leaves_of_code",
@@ -71,12 +77,12 @@ provide("multigrad", {
         "engine.functions.function": "as_function",
     },
     # rules of such code, over shards, under forwards that are functions, and their vjp
-    "core.rules.specialization": {
+    "core.rules.rule_captures": {
         "engine.capture.copies.run_or_import": "run_rule",
         "engine.functions.decision": "find_omission",
-        "engine.functions.calls.as_written": "run_as_written",
         "engine.trace.derived.shards": "over_shards",
     },
+    "core.rules.specialization": {"engine.functions.calls.as_written": "run_as_written"},
     "core.rules.activation_function": {
         "engine.rules.model.forward_of_code": "forward_of_code"
     },

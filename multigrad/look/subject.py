@@ -24,7 +24,6 @@ from ..core.backend.values import is_float_tensor, owner_of
 from ..core.functions.arguments import Layout, flatten
 from ..core.functions.capture_errors import NotCaptured
 from ..core.functions.recipe import Options
-from ..core.functions.samples import is_float as is_float_array
 from ..core.ir.op import dtype_name
 from ..core.lowering.forwards import Forward
 from ..core.lowering.function_graph import FunctionGraph
@@ -48,6 +47,7 @@ from ..engine.functions.known_forms import find_variant, shape_under
 from ..engine.functions.proof.meanings import Bounded, VectorSigns, run_bounded
 from ..engine.functions.proof.run import home_name
 from ..engine.functions.proof.run import homes as homes_of_dialect
+from ..engine.functions.proof.samples import is_float as is_float_array
 from ..engine.random import key_from_int
 from ..errors import MultigradError, RuleTypeError, TraceError
 

@@ -17,6 +17,7 @@ FILES = [path for folder in FOLDERS for path in folder.rglob("*.py")]
 CAPTURING = {
     "multigrad/core/functions/function.py",
     "multigrad/core/rules/activation_function.py",
+    "multigrad/core/rules/specialization.py",
     "multigrad/core/rules/vjp.py",
     "multigrad/engine/functions/decision.py",
     "multigrad/engine/functions/entries.py",
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_no_call_runs_a_captured_form_unasked() -> None:
-    taking = re.compile(r"captures\.for_(call|facts)\(")
+    taking = re.compile(r"captures\.for_(call|facts|known)\(")
     found = {path.relative_to(ROOT).as_posix() for path in FILES if taking.search(path.read_text())}
     assert found == CAPTURING
 

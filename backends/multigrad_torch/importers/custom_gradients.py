@@ -21,11 +21,12 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._library.utils import fill_defaults
 from torch.autograd.function import once_differentiable
 
-from multigrad.core.functions.recipe import ImportedGradient, Options, Recipe, Recorded
+from multigrad.core.functions.recipe import Options, Recipe, Recorded
 from multigrad.core.support.trees import optree
 from multigrad.core.trace.trace import Value
 from multigrad.engine.capture.copies.run_or_import import run_written_in
 from multigrad.engine.capture.user_code.inspection import contents, mentioned
+from multigrad.engine.functions.calls.imported_gradients import ImportedGradient
 from multigrad.engine.functions.code_recipes import import_once
 from multigrad.engine.functions.object_function import MayTakeObjects
 from multigrad.engine.trace.code_trace import CodeTrace, place_of

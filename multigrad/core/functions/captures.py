@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from ...errors import DisprovedError, GradientError, TraceError
-from ..ir.graph import Location, Node
-from ..passes.facts import GIVEN, LIBRARY, computed_shape
+from ..ir.graph import Location
+from ..passes.facts import GIVEN
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.threads import build_once
 from ..trace.identity import items_key
@@ -21,20 +21,20 @@ from ..trace.lookups import READ, look_up_all
 from ..trace.trace import NeedsConcrete, Trace
 from .arguments import Layout
 from .capture_errors import NotCaptured, warn_disproved
-from .facts import facts_of_symbols, gather_facts, library_of_leaves
+from .facts import facts_of_symbols, gather_facts
 from .plain import capture_plain, is_plain
 from .proof import has_same_bits, is_asked, is_shipped
 from .recipe import Forms, Recipe, Variant
 
 MOST_VARIANTS = 256
-INDEXED = frozenset(("getitem", "take"))  # ops whose constant index may lie outside the array
 
 
 class Captures:
     """The variants that a recipe was captured as.
 
     Attributes:
-        recipe: runs the function on symbolic values.
+        recipe: of what is called.
+        source: what is captured and proven: the recipe, or that of the rule alone.
         prove: whether a capture is compared with the code as written.
         module: the name of the module that warnings are about.
         forms: what it was captured as.
@@ -42,9 +42,15 @@ class Captures:
     """
 
     def __init__(
-        self, recipe: Recipe, prove: bool, module: str, forms: Forms | None = None
+        self,
+        recipe: Recipe,
+        prove: bool,
+        module: str,
+        forms: Forms | None = None,
+        source: Recipe | None = None,
     ) -> None:
         self.recipe = recipe
+        self.source = recipe if source is None else source
         self.prove = prove
         self.module = module
         self.forms = Forms() if forms is None else forms
@@ -52,12 +58,14 @@ class Captures:
 
     @property
     def facts(self) -> frozenset[str]:
+        """The names of the facts that decide on the variant of a call."""
         return self.forms.facts
 
-    @facts.setter
-    def facts(self, facts: frozenset[str]) -> None:
-        self.forms.facts = facts
+    def anew(self) -> Captures:
+        """Return captures of the same, as if nothing had been called."""
+        return Captures(self.recipe, self.prove, self.module)
 
+    # --- who tells the facts: a call, the capture around it, or whoever knows some ----------------
     def for_call(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
         """Return the variant for a call's arguments, proven for its dtype."""
 
@@ -65,28 +73,38 @@ class Captures:
             subject, places = self.recipe.subject, self.forms.places
             return gather_facts(subject, needed, layout, leaves, places=places)
 
-        is_of_another = partial(self._is_of_another, layout, leaves)
-        variant, facts = self._find(layout, tell, leaves, is_of_another)
+        variant, facts = self._find(layout, tell, leaves)
         return self.proven(variant, layout, leaves, facts)
 
     def for_known(
         self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
-    ) -> tuple[Variant, dict[str, Any]]:
-        """Return the variant under facts that are known without a call, and all that it is under:
-        what the code reads, and what is true of every input, nobody has to tell.
+    ) -> Variant:
+        """Return the variant under facts that are known without a call: what the code reads, and
+        what is true of every input, nobody has to tell.
         """
 
         def tell(needed: frozenset[str]) -> dict[str, Any]:
             return {**facts, **dict.fromkeys(needed & {*GIVEN}, True), **look_up_all(needed)}
 
-        return self._find(layout, tell, leaves)
+        return self._find(layout, tell, leaves)[0]
+
+    def for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
+        """Return the variant for symbolic arguments, under the facts that turn out to be needed.
+
+        Raises:
+            NeedsConcrete: it asks the symbols themselves, which the outer capture has to answer.
+        """
+        try:
+            return self.for_facts(layout, {}, leaves)
+        except NeedsConcrete:
+            tell = partial(facts_of_symbols, trace, layout=layout, leaves=leaves)
+            return self._find(layout, tell, leaves)[0]
 
     def _find(
         self,
         layout: Layout,
         tell: Callable[[frozenset[str]], dict[str, Any]],
         leaves: Sequence[Any],
-        is_of_another: Callable[[], bool] = lambda: False,
     ) -> tuple[Variant, dict[str, Any]]:
         # `tell` returns the facts that are needed, as far as they are known. Each round adds to
         # `self.facts`, or ends in an error.
@@ -94,17 +112,85 @@ class Captures:
             needed = self.facts
             facts = tell(needed)
             try:
-                variant = self.for_facts(layout, facts, leaves)
-                if not variant.reads_names or not is_of_another():
-                    return variant, facts
-                self._require((LIBRARY,), None)
+                return self.for_facts(layout, facts, leaves), facts
             except NeedsConcrete:
-                # It is captured again anyway: with all that it is known to ask for.
-                if is_of_another():
-                    self._require((LIBRARY,), None)
-                elif self.facts == needed:
+                if self.facts == needed:
                     raise
 
+    # --- the variant under facts ------------------------------------------------------------------
+    def for_facts(
+        self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
+    ) -> Variant:
+        """Return the variant for a layout under these facts, captured once.
+
+        Raises:
+            NeedsConcrete: more facts are needed; `self.facts` has been extended.
+            NotCaptured: it cannot be captured.
+        """
+        key = (layout.key, items_key(facts))
+        try:
+            hash(key)
+        except TypeError as error:
+            name = self.recipe.name
+            message = f"function {name!r} got an object that holds what has no hash: {error}"
+            raise NotCaptured(TraceError(message)) from error
+        variant = self.variants.get(key)
+        if variant is not None:
+            self._ask_more(variant, layout, leaves)
+            return variant
+        if not self.forms.facts <= facts.keys():
+            # Facts that one capture of the code asked for are facts of all.
+            raise NeedsConcrete(*self.facts, noted=False)
+        build = partial(self._capture, layout, facts, leaves)
+        return build_once(self.variants, key, build, MOST_VARIANTS)
+
+    def _capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
+        wide_variant = self._reaching(layout, facts)
+        if wide_variant is not None:
+            return wide_variant
+        try:
+            variant = capture(self.source, layout, facts, leaves)
+        except NeedsConcrete as need:
+            # A number that code reads and that moves has no value in a capture for all of them.
+            asks_for_number = any(fact.startswith(f"param:{READ}") for fact in need.facts)
+            if facts.keys() >= set(need.facts) or asks_for_number:
+                fact_names = ", ".join(need.facts) or "the shape of what it computed"
+                message = f"{self.recipe.subject} needs {fact_names} in a way not captured"
+                raise NotCaptured(TraceError(message)) from need
+            self.require(need.facts, need.place)
+            self._ask_more(None, layout, leaves)  # it is captured again anyway
+            raise
+        self._ask_more(variant, layout, leaves)
+        variant = variant.laid_out(layout.without_objects())
+        # The capture fixed more facts itself: it is stored under these, and the call begins anew.
+        if not variant.facts.keys() <= facts.keys():
+            self.require(variant.facts)
+            self.variants[layout.key, items_key(variant.facts)] = variant
+            raise NeedsConcrete(*self.facts, noted=False)
+        return variant
+
+    def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:
+        # A variant captured for wide floats may hold in 16 bits, too: its `reach` tells in which.
+        key = layout.key_of_wide
+        if key is None or "dtype" in self.facts:
+            return None
+        facts_of_wide = {fact: value for fact, value in facts.items() if fact != "dtype"}
+        wide = self.variants.get((key, items_key(facts_of_wide)))
+        if wide is None or wide.reach is None or not wide.reach.holds_in(facts["dtype"]):
+            return None
+        return replace(wide, layout=layout.without_objects(), facts=dict(facts))
+
+    def _ask_more(self, variant: Variant | None, layout: Layout, leaves: Sequence[Any]) -> None:
+        if leaves and asks_more(self, variant, layout, leaves):
+            raise NeedsConcrete(*self.facts, noted=False)
+
+    def require(self, facts: Iterable[str], place: Location | None = None) -> None:
+        """Add to the facts that are needed; `place` is the line that asked for them."""
+        self.forms.facts |= frozenset(facts)
+        if place is not None:
+            self.forms.places = {**dict.fromkeys(facts, place), **self.forms.places}
+
+    # --- its proof --------------------------------------------------------------------------------
     def proven(
         self, variant: Variant, layout: Layout, leaves: Sequence[Any], facts: Mapping[str, Any]
     ) -> Variant:
@@ -131,9 +217,9 @@ class Captures:
     def _prove(self, variant: Variant, leaves: Sequence[Any]) -> Variant:
         dtype = variant.layout.dtype or ""
         try:
-            proof = variant.proofs[dtype] = prove(self.recipe, variant, leaves)
+            proof = variant.proofs[dtype] = prove(self.source, variant, leaves)
         except DisprovedError as error:
-            other = read_otherwise(self.recipe, variant, leaves)
+            other = read_otherwise(self.source, variant, leaves)
             if other is not None:
                 return other
             warn_disproved(error, self.module)
@@ -142,7 +228,7 @@ class Captures:
             return variant
         except TraceError as error:
             raise NotCaptured(error) from error
-        other = read_otherwise(self.recipe, variant, leaves) if proof else None
+        other = read_otherwise(self.source, variant, leaves) if proof else None
         if other is not None and not other.proofs[dtype]:  # the other does not run on these tensors
             return other
         variant = as_placed(variant) if variant.places else variant
@@ -152,116 +238,13 @@ class Captures:
         unproven = replace(forward, origin=f"{forward.origin}; not proven: {proof}")
         return replace(variant, graphs=replace(variant.graphs, forward=unproven))
 
-    def for_facts(
-        self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
-    ) -> Variant:
-        """Return the variant for a layout under these facts, captured once.
+    def compare(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = True) -> None:
+        """Compare a variant with its code once more, on a call's own values alone (`is_call`).
 
         Raises:
-            NeedsConcrete: more facts are needed; `self.facts` has been extended.
-            NotCaptured: it cannot be captured.
+            DisprovedError: they differ.
         """
-        key = (layout.key, items_key(facts))
-        try:
-            hash(key)
-        except TypeError as error:
-            name = self.recipe.name
-            message = f"function {name!r} got an object that holds what has no hash: {error}"
-            raise NotCaptured(TraceError(message)) from error
-        variant = self.variants.get(key)
-        if variant is not None and not (leaves and self.looks_outside(variant, layout, leaves)):
-            return variant
-        if not self.facts <= facts.keys():
-            # Facts that one capture of the code asked for are facts of all.
-            raise NeedsConcrete(*self.facts, noted=False)
-        build = partial(self._capture, layout, facts, leaves)
-        return build_once(self.variants, key, build, MOST_VARIANTS)
-
-    def _capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
-        wide_variant = self._reaching(layout, facts)
-        if wide_variant is not None:
-            return wide_variant
-        try:
-            variant = capture(self.recipe, layout, facts, leaves)
-        except NeedsConcrete as need:
-            # A number that code reads and that moves has no value in a capture for all of them.
-            asks_for_number = any(fact.startswith(f"param:{READ}") for fact in need.facts)
-            if facts.keys() >= set(need.facts) or asks_for_number:
-                fact_names = ", ".join(need.facts) or "the shape of what it computed"
-                message = f"{self.recipe.subject} needs {fact_names} in a way not captured"
-                raise NotCaptured(TraceError(message)) from need
-            self._require(need.facts, need.place)
-            raise
-        if self.looks_outside(variant, layout, leaves):
-            raise NeedsConcrete(*self.facts, noted=False)
-        variant = variant.laid_out(layout.without_objects())
-        # The capture fixed more facts itself: it is stored under these, and the call begins anew.
-        if not variant.facts.keys() <= facts.keys():
-            self.facts = self.facts | frozenset(variant.facts)
-            self.variants[layout.key, items_key(variant.facts)] = variant
-            raise NeedsConcrete(*self.facts, noted=False)
-        return variant
-
-    def _is_of_another(self, layout: Layout, leaves: Sequence[Any]) -> bool:
-        """Return whether names in the code may mean something else for the tensors of a call."""
-        recipe = self.recipe
-        if isinstance(recipe.written_in, str) or LIBRARY in self.facts:
-            return False
-        called = library_of_leaves(layout, leaves)
-        return recipe.dialect(called) not in ("", called)
-
-    def _require(self, facts: Iterable[str], place: Location | None) -> None:
-        self.facts = self.facts | frozenset(facts)
-        if place is not None:
-            self.forms.places = {**dict.fromkeys(facts, place), **self.forms.places}
-
-    def looks_outside(self, variant: Variant, layout: Layout, leaves: Sequence[Any]) -> bool:
-        """Return whether an open index lies outside in a call; the shape then becomes a fact."""
-        for node, needed_facts in open_indices(self.recipe, variant).items():
-            look_up = partial(gather_facts, self.recipe.subject, needed_facts, layout, leaves)
-            try:
-                # An index that fits an axis of 1 fits any: lengths may be open, as of a batch.
-                values = look_up(unknown=1)
-                values = look_up() if None in values.values() else values
-                computed_shape({**variant.facts, **values}, node)
-            except IndexError:
-                self._require(needed_facts, variant.graphs.forward.locations.get(node))
-                return True
-        return False
-
-    def keep_uncaptured(self, layout: Layout) -> None:
-        if len(self.forms.uncaptured) >= MOST_VARIANTS:
-            self.forms.uncaptured.clear()
-        self.forms.uncaptured[layout.key, layout.dtype] = layout.without_objects()
-
-    def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:
-        # A variant captured for wide floats may hold in 16 bits, too: its `reach` tells in which.
-        key = layout.key_of_wide
-        if key is None or "dtype" in self.facts:
-            return None
-        facts_of_wide = {fact: value for fact, value in facts.items() if fact != "dtype"}
-        wide = self.variants.get((key, items_key(facts_of_wide)))
-        if wide is None or wide.reach is None or not wide.reach.holds_in(facts["dtype"]):
-            return None
-        return replace(wide, layout=layout.without_objects(), facts=dict(facts))
-
-    def for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
-        """Return the variant for symbolic arguments, under the facts that turn out to be needed.
-
-        Raises:
-            NeedsConcrete: it asks the symbols themselves, which the outer capture has to answer.
-        """
-        try:
-            return self.for_facts(layout, {}, leaves)
-        except NeedsConcrete:
-            tell = partial(facts_of_symbols, trace, layout=layout, leaves=leaves)
-            return self._find(layout, tell, leaves)[0]
-
-
-def captures_of(recipe: Recipe, prove: bool, module: str) -> Captures:
-    """Return new captures for a recipe: empty ones, or those of the rule that it applies."""
-    make = recipe.graphs.captures
-    return Captures(recipe, prove, module) if make is None else make(recipe)
+        prove(self.source, variant, leaves, is_call=is_call)
 
 
 def capture(
@@ -298,6 +281,16 @@ def capture_code(
     return capture_plain(recipe, layout, facts)
 
 
+@provided
+def asks_more(
+    captures: Captures, variant: Variant | None, layout: Layout, leaves: Sequence[Any]
+) -> bool:
+    """Return whether a call needs facts that its code has not asked for, which are then required;
+    `variant` is what it was captured to, if it was.
+    """
+    return False
+
+
 def prove(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
     """Return "" where graphs are what was written, else why that could not be found out.
 
@@ -331,18 +324,3 @@ def read_otherwise(recipe: Recipe, variant: Variant, leaves: Sequence[Any]) -> V
 def as_placed(variant: Variant) -> Variant:
     """Return a form whose results lie where those of its code do, as a proof has found them."""
     return variant
-
-
-def open_indices(recipe: Recipe, variant: Variant) -> Mapping[Node, frozenset[str]]:
-    """Return the ops with a constant index that a library moves inside, or drops, where it lies
-    outside, which a variant leaves open; and the facts that tell it.
-    """
-    if INDEXED.isdisjoint([node.op.name for node in variant.graphs.forward.nodes]):
-        return {}
-    return facts_of_indices(recipe, variant)
-
-
-@provided
-def facts_of_indices(recipe: Recipe, variant: Variant) -> Mapping[Node, frozenset[str]]:
-    """Return the ops whose constant index may lie outside, with the facts that tell it."""
-    return {}

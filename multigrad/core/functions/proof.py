@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import itertools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -27,15 +29,12 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import BackendNotFound, RuleValueError
-from .. import ops
+from ...errors import RuleValueError
 from ..backend.contract import Backend
 from ..backend.discovery import backend_of
 from ..ir.graph import Graph, format_graph
-from ..support.trees import Tensor
-from . import samples
+from ..ops.numerics import as_numpy_dtype
 from .recipe import Recipe, Variant
-from .samples import InputSlot, Sample
 
 # --- how much is proven ---------------------------------------------------------------------------
 VARIABLE = "MULTIGRAD_PROVE"
@@ -61,8 +60,11 @@ def is_asked(prove: bool) -> bool:
     return word == ALL or (prove and word == ON)
 
 
-# --- arrays and tensors, and the isolation in which code runs -------------------------------------
+# --- the isolation in which code runs, and the numbers that it runs on ----------------------------
 Array = Any
+EDGES = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, math.inf, -math.inf, math.nan)
+# Where squares and sums leave a dtype.
+FAR_FLOATS = {"float16": 300.0, "bfloat16": 1e20, "float32": 1e20, "float64": 1e160}
 
 
 def isolated(backend: Backend, run: Callable[[], Any], dtype: str, is_random: bool) -> Any:
@@ -83,26 +85,51 @@ def isolated(backend: Backend, run: Callable[[], Any], dtype: str, is_random: bo
     return run_own(run_precisely) if isolate is None else run_own(isolate, run_precisely, is_random)
 
 
-def to_tensor(backend: Backend, array: Array) -> Tensor:
-    """Return an array as a tensor of its own, which lies in memory as the array does."""
-    # An expanded array: one number in memory for all elements.
-    if array.size > 1 and not any(array.strides):
-        element = backend.tensors.from_numpy(array[(slice(0, 1),) * array.ndim].copy())
-        return backend.kernels.rows[ops.BROADCAST_TO_SHAPE](element, shape=array.shape)
-    if array.flags.c_contiguous or array.flags.f_contiguous:
-        return backend.tensors.from_numpy(array.copy(order="K"))
-    # Every second element of a larger array, so that it is not contiguous.
-    spaced = np.zeros((*array.shape, 2), array.dtype)
-    spaced[..., 0] = array
-    return backend.tensors.from_numpy(spaced)[..., 0]
+def lengths(tensor: Any) -> tuple[int | None, ...]:
+    """Return the shape of a tensor, None for each length that is a symbol of a compiler's.
+
+    Raises `ValueError` if not even the number of axes is known, in a graph of TensorFlow.
+    """
+    return tuple(n if isinstance(n, int) else None for n in tensor.shape)
 
 
-def as_array(backend: Backend, value: Any) -> Array | None:
-    """Return a tensor, or a number, as an array; None for None."""
-    try:
-        return None if value is None else np.asarray(backend.tensors.to_numpy(value))
-    except (AttributeError, BackendNotFound, TypeError):
-        return np.asarray(value, np.float32 if isinstance(value, float) else None)
+def shrink(shapes: Sequence[tuple[int | None, ...]]) -> list[tuple[int, ...]]:
+    """Return smaller shapes in which equal lengths stay equal, others differ, and ones stay ones.
+
+    Axes that are empty, or of unknown length, get a length of their own where they stand.
+    """
+    keys: list[list[Any]] = [[n or ("?", axis) for axis, n in enumerate(s)] for s in shapes]
+    # Short lengths stay as they are: code may rely on them.
+    sizes: dict[Any, int] = {n: n for key in keys for n in key if isinstance(n, int) and n <= 4}
+    free = (n for n in itertools.count(3) if n not in sizes.values())
+    for key in keys:
+        for n in key:
+            if n not in sizes:
+                sizes[n] = next(free)
+    return [tuple(sizes[n] for n in key) for key in keys]
+
+
+def _samples(
+    shape: tuple[int, ...], dtype: str, numbers: Sequence[float]
+) -> Iterator[tuple[tuple[float, ...], Array, Array]]:
+    """Yield numbers for the params, the input and its gradient: as drawn, with other numbers, with
+    the input on edges, and far out.
+    """
+    kind = as_numpy_dtype(dtype)
+
+    def draw(seed: int) -> tuple[Array, Array]:
+        generator = np.random.default_rng(seed)
+        tin, grad_out = (generator.normal(size=shape) for _ in range(2))
+        return np.asarray(tin, kind), np.asarray(grad_out, kind)
+
+    yield tuple(numbers), *draw(7)
+    yield tuple(value * 1.375 + (0.0 if value else 0.25) for value in numbers), *draw(13)
+    _, grad_out = draw(17)
+    yield tuple(numbers), np.resize(np.array(EDGES), shape).astype(kind), grad_out
+    tin, grad_out = draw(29)
+    values = tin.astype(np.float64)
+    far = (values + np.sign(values)) * FAR_FLOATS[dtype]  # each as large at least
+    yield tuple(numbers), far.astype(kind), grad_out
 
 
 # --- the same bits --------------------------------------------------------------------------------
@@ -121,8 +148,7 @@ def has_same_bits(recipe: Recipe, variant: Variant, leaves: Sequence[Any]) -> bo
         return False
     try:
         backend = backend_of(x)
-        shape, dtype = samples.shrink([samples.lengths(x)])[0], variant.layout.dtype or "float32"
-        slots = tuple(InputSlot(name, shape, dtype) for name in ("tin", "grad_out"))
+        (shape,), dtype = shrink([lengths(x)]), variant.layout.dtype or "float32"
         pull = lower(graphs, backend)
 
         def both(numbers: Sequence[float], tin: Any, g: Any) -> tuple[Any, Any]:
@@ -130,14 +156,11 @@ def has_same_bits(recipe: Recipe, variant: Variant, leaves: Sequence[Any]) -> bo
             return recipe.run(tensors, {}).pull(g)[0], pull(g, tensors)  # type: ignore[misc]
 
         def run() -> bool:
-            known = dict(zip(graphs.params, values, strict=True))
-            run_both = _traced_once(backend, both)
-            for sample in _samples(slots, known):
-                arrays = [sample.arrays[slot.name] for slot in slots]
-                sides = run_both(tuple(sample.numbers.values()), *arrays)
-                if not _are_same(*[as_array(backend, side) for side in sides]):
-                    return False
-            return True
+            run_both, to_numpy = _traced_once(backend, both), backend.tensors.to_numpy
+            return all(
+                _are_same(*[np.asarray(to_numpy(side)) for side in run_both(*sample)])
+                for sample in _samples(shape, dtype, values)
+            )
 
         return isolated(backend, run, dtype, is_random=False)
     except Exception:  # of code that does not run there: the engine explains it
@@ -151,7 +174,7 @@ def _traced_once(backend: Backend, both: Callable[..., Any]) -> Callable[..., An
     traces: dict[tuple[float, ...], Callable[..., Any]] = {}
 
     def run_eagerly(numbers: tuple[float, ...], *arrays: Any) -> Any:
-        return both(numbers, *[to_tensor(backend, array) for array in arrays])
+        return both(numbers, *[backend.tensors.from_numpy(array.copy()) for array in arrays])
 
     def run(numbers: tuple[float, ...], *arrays: Any) -> Any:
         if numbers not in traces:
@@ -164,16 +187,8 @@ def _traced_once(backend: Backend, both: Callable[..., Any]) -> Callable[..., An
     return run
 
 
-def _samples(slots: Sequence[InputSlot], numbers: Mapping[str, float]) -> Iterator[Sample]:
-    others = {name: value * 1.375 + (0.0 if value else 0.25) for name, value in numbers.items()}
-    yield samples.draw(slots, numbers)
-    yield samples.draw(slots, others, "other numbers")
-    yield samples.on_edges(slots, numbers, samples.EDGES, distinct=False)
-    yield samples.draw_far(slots, numbers)
-
-
 def _are_same(a: Any, b: Any) -> bool:
-    if a is None or b is None or a.dtype != b.dtype or a.shape != b.shape:
+    if a.dtype != b.dtype or a.shape != b.shape:
         return False
     return bool(np.all((a == b) | (np.isnan(a) & np.isnan(b))))
 

@@ -23,75 +23,24 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...errors import DisprovedError, TraceError
 from ..backend.contract import Backend
-from ..backend.values import owner_of
-from ..ir.graph import Location, Node
+from ..ir.graph import Location
 from ..lowering.function_graph import FunctionGraph
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.params import Fused
 from ..support.records import record
-from ..support.trees import Tensor, optree
+from ..support.trees import optree
 from ..trace.source import OWN
-from .arguments import Layout, Leaf
-
-# --- updates of arguments in place ----------------------------------------------------------------
-COPIES = "xg.Capture(copies=True)"  # in messages
-
-
-class Update(NamedTuple):
-    """An argument that was updated.
-
-    Attributes:
-        node: what it holds afterwards.
-        output: which output it has become, as autodiff sees it; None: autodiff was not told.
-        where: the line that did it.
-    """
-
-    leaf: Leaf
-    node: Node
-    output: int | None
-    where: Location | None
-
-
-def describe_updates(updates: Sequence[Update]) -> str:
-    paths = " and ".join(repr(update.leaf.path) for update in updates)
-    return f"updates its argument {paths} in place"
-
-
-# --- attributes that code sets on tensors (`out._scale = s`) --------------------------------------
-# By backend, the names of attributes that results there lack.
-left_out: set[tuple[str, str]] = set()
-
-
-class Note(NamedTuple):
-    """An attribute that was set.
-
-    Attributes:
-        holder: whose it is: an argument by name, an output by position.
-        value: a plain one, a node of the forward, or a holder; `kind` says which.
-    """
-
-    holder: str | int
-    name: str
-    value: Any
-    kind: str
-
-
-def attribute_of(name: str, value: Tensor) -> bool | None:
-    """Return whether an argument has an attribute; None: it may have lost it."""
-    if hasattr(value, name):
-        return True
-    owner = owner_of(value)
-    return None if owner is not None and (owner.name, name) in left_out else False
-
+from .arguments import Layout
 
 # --- recipes, and what they record ----------------------------------------------------------------
 if TYPE_CHECKING:  # what the engine alone makes
     from ...engine.capture.values.oracle import Reach
-    from ...engine.functions.calls.imported_gradients import Pushed
+    from ...engine.functions.calls.effects import Note, Update
+    from ...engine.functions.calls.imported_gradients import ImportedGradient, OpaqueCalls, Pushed
     from ...engine.trace.code_trace import Assumption, CodeTrace
 
 KEY = (0, 7)  # of the draws in a proof
@@ -178,8 +127,6 @@ class GraphSource:
         prove: `prove(recipe, variant, leaves, is_call=)`; None: the code is compared.
         lower: `lower(graphs, backend)` lowers the backward alone for a proof, of a function that
             returns its one tensor: `(cotangent, leaves) -> gradient`; None: as for a call.
-        captures: `captures(recipe)` makes the `Captures` of a rule under an activation, which has
-            the forms of the rule; None: it has forms of its own.
         note_native: see `Recipe.give_up`; None: as functions do.
         gives_like_input: whether there is one output, of the shape and dtype of the first tensor.
     """
@@ -187,56 +134,8 @@ class GraphSource:
     capture: Callable[..., Variant] | None = None
     prove: Callable[..., str] | None = None
     lower: Callable[[FunctionGraph, Backend], Callable[[Any, Sequence[Any]], Any]] | None = None
-    captures: Callable[[Recipe], Any] | None = None
     note_native: Callable[[TraceError], TraceError | None] | None = None
     gives_like_input: bool = False
-
-
-@record(eq=True)
-class OpaqueCalls:
-    """How code of which nothing is captured runs for other frameworks than its own.
-
-    Attributes:
-        call_across: `call_across(host, layout, leaves)` calls it in another framework.
-        guest_for: `guest_for(layout, leaves)` makes the guest that runs for another framework.
-    """
-
-    call_across: Callable[[Backend, Layout, Sequence[Any]], Any]
-    guest_for: Callable[[Layout, Sequence[Any]], Any]
-
-
-@record(eq=True)
-class ImportedGradient:
-    """What a framework's own custom gradient has besides its code.
-
-    Attributes:
-        apply: `apply(*args, **kwargs)`, the original, unchanged.
-        run_primal: gives forward's outputs alone, for autodiff to see; None: as `Recipe.run` does.
-        apply_within: `apply_within(trace, args, kwargs)` gives the result, in a tuple, of a call
-            within its own rules while these are recorded; None elsewhere.
-        on_copies: makes the recipe that has `copies`; None: there is none.
-        bound_to: binds it to an instance, as its library does with methods, and returns None where
-            that binds nothing; None: as functions do.
-        gives_tangents: whether its author gives its tangents, too.
-        is_checked: whether its framework refuses gradients that do not fit.
-        fixed_names: the arguments that its library takes for constants.
-        makes_arrays_of_numbers: whether its library makes arrays of its own of Python numbers.
-        holds, gather: how it takes objects with tensors as arguments; see `object_function.py`.
-        parts_of: an object that its author may give other rules; None: there is none.
-    """
-
-    apply: Callable[..., Any]
-    run_primal: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
-    apply_within: Callable[[CodeTrace, tuple[Any, ...], dict[str, Any]], Any] | None = None
-    on_copies: Callable[[], Recipe] | None = None
-    bound_to: Callable[[Any], Recipe | None] | None = None
-    gives_tangents: bool = False
-    is_checked: bool = False
-    fixed_names: tuple[str, ...] = ()
-    makes_arrays_of_numbers: bool = False
-    holds: Callable[[Any], bool] | None = None
-    gather: Callable[..., Any] | None = None
-    parts_of: Any = None
 
 
 @record()
@@ -325,11 +224,6 @@ def read_layout(
 ) -> Layout:
     """Return the layout of a call by its signature; of a rule its params are known."""
     raise TraceError(f"{function!r} is called with arguments that {NEEDS_ENGINE}")
-
-
-def is_original_on(recipe: Recipe, backend: Backend) -> bool:
-    """Return whether a recipe is a framework's own custom gradient, and this is its home."""
-    return recipe.imported is not None and backend.name == recipe.dialect()
 
 
 @provided

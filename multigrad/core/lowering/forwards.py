@@ -69,7 +69,7 @@ class Forward:
     lowered: dict[str, Any] = field(default_factory=dict, init=False)
     functions_under: dict[Any, Any] = field(default_factory=dict, init=False)
 
-    # What makes the `CapturesUnder` of a rule: a forward of the user's code, `ForwardOfCode` of
+    # What makes the `RuleCaptures` under it: a forward of the user's code, `ForwardOfCode` of
     # `rules/model/forward_of_code.py`, has one of its own, as it may have several graphs.
     captures: ClassVar[Any] = None
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,11 +20,10 @@ from ..backend.contract import Backend
 from ..backend.discovery import backend_of
 from ..functions.arguments import Layout, Leaf, lay_out_flat
 from ..functions.capture_errors import NotCaptured
-from ..functions.captures import Captures, captures_of
+from ..functions.captures import Captures
 from ..functions.function import Entries, FunctionBase
 from ..functions.recipe import (
     ArgumentRules,
-    Forms,
     GraphSource,
     Options,
     Recipe,
@@ -33,7 +31,6 @@ from ..functions.recipe import (
     Variant,
     never_run,
 )
-from ..ir.graph import Graph
 from ..lowering.checks import check_float, check_values
 from ..lowering.forwards import Forward, find_forward
 from ..lowering.function_graph import FunctionGraph
@@ -42,11 +39,10 @@ from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.params import as_number
 from ..support.threads import build_once
 from ..support.trees import Tensor, optree
-from ..trace.lookups import is_read
-from ..trace.source import BRANCHES
 from ..trace.trace import Value, dtype_name
+from .rule_captures import RuleCaptures, made_up
 from .signature import call_of_class
-from .specialization import Specialization, asked_of_input, made_up, run_as_written
+from .specialization import Specialization, run_as_written
 
 MOST_RULES = 256  # under which one forward of code is kept
 ONE_OUTPUT = optree.tree_structure(0)
@@ -118,7 +114,8 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
     if specialization is None:
         if forward.function is not None:
             return forward.function
-        make = partial(as_base, recipe_of_derivative(forward))
+        captures = Captures(recipe_of_derivative(forward), True, __name__)
+        make = partial(as_base, captures)
         return build_once(forward.functions_under, None, make)
     make = partial(function_under, specialization, forward)
     if forward.function is not None:
@@ -127,19 +124,19 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
     return build_once(specialization.functions_under, forward.name, make, MOST_RULES)
 
 
-def as_base(recipe: Recipe) -> FunctionBase:
-    return FunctionBase(recipe, Entries(captures_of(recipe, True, __name__)))
+def as_base(captures: Captures) -> FunctionBase:
+    return FunctionBase(captures.recipe, Entries(captures))
 
 
 def function_under(specialization: Specialization, forward: Forward) -> FunctionBase:
     """Return a new Function of a rule under an activation."""
-    rule, captures = specialization.rule, specialization.captures[True]
+    rule, alone = specialization.rule, specialization.captures[True]
 
     def lay_out(parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any) -> Layout:
         check_tensor(leaves, tree)
         if not isinstance(leaves[0], Value):
             check_float(leaves[0], rule)
-        return specialization.lay_out(leaves[0], has_tin=True)
+        return alone.lay_out(leaves[0])
 
     def check(backend: Backend, leaves: Sequence[Any]) -> None:
         # The params: numbers against their ranges, tensors against the input.
@@ -148,18 +145,6 @@ def function_under(specialization: Specialization, forward: Forward) -> Function
             check_values(specialization.subject, specialization.runtime, backend, leaves[0], values)
             values = tuple(map(as_number, values))
         specialization.check_numbers(values)
-
-    def prove(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool) -> str:
-        """Compare the rule with its graph, in the dtype of a call or on its input (`is_call`)."""
-        if leaves and not isinstance(leaves[0], Value):
-            facts = {fact: variant.facts[fact] for fact in asked_of_input(captures.facts)}
-            try:
-                specialization.known(True, facts, leaves, is_call=is_call)
-            except TraceError as error:
-                if is_call:
-                    raise
-                raise NotCaptured(error) from error
-        return ""
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         # The activation, and the rule as written if a gradient is asked for.
@@ -171,82 +156,22 @@ def function_under(specialization: Specialization, forward: Forward) -> Function
 
         return Recorded(forward_on(backend_of(tin), forward)(tin), pull, takes_ctx=True)
 
-    function = as_base(
-        Recipe(
-            f"{rule.name} under {forward.name}",
-            run,
-            signature=_signature("tin", *specialization.runtime),
-            subject=specialization.subject,
-            title=f"{specialization.subject} under {forward.name}",
-            written_in=captures.recipe.dialect,
-            origin=specialization,
-            options=Options(native=rule.native, fused=rule.fused),
-            arguments=ArgumentRules(lay_out, check),
-            graphs=GraphSource(
-                captures=partial(forward.captures or CapturesUnder, specialization, forward),
-                prove=prove,
-                note_native=specialization.give_up,
-                gives_like_input=True,
-            ),
-        )
+    recipe = Recipe(
+        f"{rule.name} under {forward.name}",
+        run,
+        signature=_signature("tin", *specialization.runtime),
+        subject=specialization.subject,
+        title=f"{specialization.subject} under {forward.name}",
+        written_in=alone.source.dialect,
+        origin=specialization,
+        options=Options(native=rule.native, fused=rule.fused),
+        arguments=ArgumentRules(lay_out, check),
+        graphs=GraphSource(note_native=specialization.give_up, gives_like_input=True),
     )
+    make = forward.captures or RuleCaptures
+    function = as_base(make(specialization, True, recipe, forward))
     function.is_surrogate = True
     return function
-
-
-class CapturesUnder(Captures):
-    """What a rule was captured as, once for all activations, with the graph of one of them.
-
-    The rule is captured by itself, and proven. Where another capture records the Function, its
-    leaves are symbols, or unknown: it is proven on a tensor that is made up.
-    """
-
-    def __init__(self, specialization: Specialization, forward: Forward, recipe: Recipe) -> None:
-        self.rule = specialization.captures[True]
-        super().__init__(recipe, self.rule.prove, self.rule.module, Forms(self.rule.variants))
-        self.specialization, self.forward = specialization, forward
-
-    @property
-    def facts(self) -> frozenset[str]:
-        return self.rule.facts
-
-    @facts.setter
-    def facts(self, facts: frozenset[str]) -> None:
-        self.rule.facts = facts
-
-    def for_facts(
-        self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
-    ) -> Variant:
-        form, forward = self.form(facts, leaves), self.forward
-        build = partial(self.join, form, forward.graph(), {})
-        return build_once(form.lowered, forward.key, build).laid_out(form.layout)
-
-    def form(self, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
-        """Return the rule's form; what its code reads besides its arguments, it knows itself."""
-        given = {fact: value for fact, value in facts.items() if not is_read(fact)}
-        leaves = () if not leaves or isinstance(leaves[0], Value) else leaves
-        try:
-            variant = self.specialization.known(True, given, leaves)
-            return self.specialization.form(variant, True)
-        except TraceError as error:
-            raise NotCaptured(error) from error.__cause__
-
-    def join(self, form: Variant, graph: Graph, facts: Mapping[str, Any]) -> Variant:
-        """Return a form of the rule with a forward, whose graph is under further facts."""
-        rule = self.specialization.rule
-        graphs = FunctionGraph(
-            self.recipe.name,
-            graph,
-            form.graphs.backward,
-            rule.first_order,
-            second_order=form.graphs.second_order,
-            is_rule=True,
-            residuals=rule.residuals,
-        )
-        # Code that branches runs as written where its gradient may be differentiated.
-        omissions = {kind: words for kind, words in form.omissions.items() if kind == BRANCHES}
-        facts = {**form.facts, **facts}
-        return replace(form, graphs=graphs, omissions=omissions, facts=facts, lowered={})
 
 
 def graphs_under(
@@ -255,9 +180,9 @@ def graphs_under(
     if specialization is None:
         name, graph = f"d({forward.name}) under {forward.name}", forward.graph()
         return FunctionGraph(name, graph, forward.derivative, is_rule=True)
-    layout = specialization.lay_out(made_up(facts), has_tin=True)
+    layout = specialization.captures[True].lay_out(made_up(facts))
     try:
-        return put_under(specialization, forward).captures.for_facts(layout, facts).graphs
+        return put_under(specialization, forward).captures.for_known(layout, facts).graphs
     except NotCaptured as error:
         raise error.error from error.__cause__
 

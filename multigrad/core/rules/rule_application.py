@@ -36,8 +36,9 @@ from ..trace.identity import items_key
 from ..trace.lookups import at_present
 from ..trace.trace import NeedsConcrete, Value, dtype_name
 from ..trace.xp import all as xp
+from .rule_captures import record_code, record_rule
 from .rule_in_force import RuleInForce, bind
-from .specialization import Specialization, record_code, record_rule, run_as_written
+from .specialization import Specialization, run_as_written
 
 Tensor = Any
 Rule = Any  # of rule.py, which calls this module
@@ -145,8 +146,8 @@ def find_rule(
         return None
     has_tin = tin is not None
     leaves = (tin if has_tin else grad_out, *values)
-    layout = specialization.lay_out(leaves[0], has_tin)
     code, captures = specialization.code, specialization.captures[has_tin]
+    layout = captures.lay_out(leaves[0])
     while True:
         try:
             facts = gather_facts(specialization.subject, captures.facts, layout, leaves)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,9 @@ from ..backend.discovery import backend_among, entry_points, load_backend, refus
 from ..backend.values import in_one_framework, owner_of
 from ..functions.arguments import KNOWN_LEAVES, Layout, flatten
 from ..functions.capture_errors import NotCaptured
-from ..functions.captures import open_indices
 from ..functions.function import Entry, FunctionBase, Run
 from ..functions.recipe import Variant, assemble
 from ..ir.op import BOOL, FLOATS, WHOLE, dtype_name
-from ..passes.facts import LIBRARY
 from ..support.lazy_modules import NEEDS_ENGINE, of_engine, provided
 from ..support.params import R
 from ..support.threads import build_once
@@ -317,7 +315,6 @@ def _keep(
         or variant.assumed
         or variant.updates
         or variant.numbers
-        or open_indices(function.recipe, variant)
         or not variant.outputs.is_leaf()
         or order != tuple(range(len(leaves)))
         or not all(leaf.is_float for leaf in layout.leaves[:count])
@@ -347,18 +344,15 @@ def _keep(
 
     dtypes = [leaf.dtype for leaf in arrays]
     key = (PULLS, *dtypes, *map(type, leaves[count:]))
-    others = function.captures.facts - {"dtype", LIBRARY}
-    entry = entry_of(others, variant.facts, run) if others else Entry(run)
+    entry = entry_of(function, variant, run)
     if entry is not None:
         build_once(function.entries.known, key, lambda: entry, MOST_KEPT)
 
 
 @provided
-def entry_of(others: frozenset[str], facts: Mapping[str, Any], run: Run) -> Entry | None:
-    """Return an entry for calls like one of these facts, which others than dtypes are among; None:
-    each call is looked up.
-    """
-    return None
+def entry_of(function: FunctionBase, variant: Variant, run: Run) -> Entry | None:
+    """Return an entry for calls whose arrays have the same dtypes; None: each is looked up."""
+    return None if function.captures.facts - {"dtype"} else Entry(run)
 
 
 as_derived = of_engine(__name__, "as_derived", "the derivative of code on NumPy")

@@ -1,5 +1,5 @@
-"""What of a capture needs more than plain code: the proof of code, the library that it is read as,
-and constant indices, which lie outside in each library with another meaning.
+"""What of a capture needs more than plain code: the proof of code, and the library that it is read
+as.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ from functools import partial
 from typing import Any
 
 from ...core.functions.arguments import Layout
-from ...core.functions.captures import INDEXED, capture, prove
+from ...core.functions.captures import capture, prove
 from ...core.functions.recipe import Recipe, Variant
-from ...core.ir.graph import Node
 from ...core.passes.facts import LIBRARY
-from ..capture.dialect import find_dialect
 from ..capture.user_code.libraries import read_as_meant
-from ..passes.shapes import ComputedShapes, needed_shapes
 from .proof.executions import FunctionUnderProof
 from .proof.functions import prove_function
 from .recording.recapture import note_open
@@ -51,15 +48,3 @@ def read_otherwise(recipe: Recipe, variant: Variant, leaves: Sequence[Any]) -> V
             other.proofs[variant.layout.dtype or ""] = prove(recipe, other, leaves)
             return other
     return None
-
-
-def facts_of_indices(recipe: Recipe, variant: Variant) -> Mapping[Node, frozenset[str]]:
-    """Return the ops with a constant index whose place a variant leaves open."""
-    indexed = [node for node in variant.graphs.forward.nodes if node.op.name in INDEXED]
-    called = variant.facts.get(LIBRARY)
-    dialect = find_dialect(recipe.dialect(called)) if indexed else None
-    if dialect is None or dialect.habits.outside[0] == "refused":
-        return {}
-    shapes = ComputedShapes({})
-    needed = {node: frozenset(needed_shapes(node, shapes)) for node in indexed}
-    return {node: facts for node, facts in needed.items() if not facts <= variant.facts.keys()}

@@ -23,13 +23,10 @@ from functools import partial
 from typing import Any
 
 from ...core.backend.values import owner_of
-from ...core.functions.capture_errors import kind_name
 from ...core.functions.recipe import (
     DEFAULTS,
     ArgumentRules,
     GraphSource,
-    ImportedGradient,
-    OpaqueCalls,
     Options,
     Pull,
     Recipe,
@@ -44,7 +41,8 @@ from ..capture.foreign_calls import Interception, comes_to_us
 from ..capture.user_code.inspection import contents, plain_function
 from ..capture.user_code.snapshot import noting_state
 from ..trace.code_trace import CodeTrace
-from .calls.imported_gradients import asked_variables, deliver
+from .calls.explained_errors import kind_name
+from .calls.imported_gradients import ImportedGradient, OpaqueCalls, asked_variables, deliver
 from .calls.parameters import read_parameters, signature_of
 from .function import Function
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ...core.backend.contract import Backend
 from ...core.functions.arguments import Layout
 from ...core.functions.function import Entries
-from ...core.functions.recipe import COPIES, Recipe, Variant, describe_updates
+from ...core.functions.recipe import Recipe, Variant
 from ...core.passes.facts import LIBRARY
 from ...core.trace.source import (
     ASSERTIONS,
@@ -31,6 +31,7 @@ from ...core.trace.source import (
     UPDATES,
 )
 from ...errors import UnsupportedOp
+from .calls.effects import COPIES, describe_updates
 
 # The answers of `form_under_autocast`.
 SAME, ORIGINAL, GRAPH = "same", "original", "graph"

@@ -25,14 +25,9 @@ from ...core.backend.discovery import FUNCTION_READERS
 from ...core.backend.emitted import Attached
 from ...core.backend.values import framework_of, in_one_framework, owner_of
 from ...core.functions.arguments import Layout, flatten
-from ...core.functions.captures import Captures, open_indices, prove
+from ...core.functions.captures import MOST_VARIANTS, Captures
 from ...core.functions.function import MOST_ENTRIES, Entries, Entry
-from ...core.functions.recipe import (
-    Options,
-    Variant,
-    is_original_on,
-    left_out,
-)
+from ...core.functions.recipe import Options, Variant
 from ...core.support.threads import build_once, set_within
 from ...core.support.trees import optree
 from ...core.trace.active_rules import KeySource
@@ -43,6 +38,8 @@ from .calls.arguments import PLAIN, learn_containers, one_backend, positional_na
 from .calls.as_written import explain_fallback, no_original, refuse_elsewhere, run_as_it_is
 from .calls.assumptions import check_call
 from .calls.effects import callers_own, copied_all, giving, warn_left_out
+from .calls.facts import left_out, looks_outside, open_indices
+from .calls.imported_gradients import is_original_on
 from .calls.library_dtypes import follow_casts, follow_weak
 from .calls.parameters import Completion, bind_call, refuse_unknown
 from .decision import (
@@ -210,7 +207,10 @@ class EntriesOfCode(Entries):
         What looks at values is captured later, if a file is to hold it; the layout is kept for it.
         """
         if self.recipe.options.looks_at_values:
-            self.captures.keep_uncaptured(layout)
+            uncaptured = self.captures.forms.uncaptured
+            if len(uncaptured) >= MOST_VARIANTS:
+                uncaptured.clear()
+            uncaptured[layout.key, layout.dtype] = layout.without_objects()
             return True
         return self.options.native is True or self.completion.is_written_to
 
@@ -255,7 +255,7 @@ class EntriesOfCode(Entries):
             except PlaceError:
                 # Here a constant index lies outside, which its library gives a meaning.
                 call_layout = layout.with_objects(leaves)
-                if not self.captures.looks_outside(variant, call_layout, leaves):
+                if not looks_outside(self.captures, variant, call_layout, leaves):
                     raise
                 if not by_facts:
                     capture = partial(self.captured_entry, call_layout, backend, leaves)
@@ -297,7 +297,7 @@ def proving_each_call(entries: Entries, entry: Entry, variant: Variant) -> Entry
     def prove_again(leaves: Sequence[Any]) -> None:
         # A compiler's trace has no values to compare.
         if not any(is_reading() for is_reading, *_ in FUNCTION_READERS):
-            prove(entries.recipe, variant, leaves, is_call=True)
+            entries.captures.compare(variant, leaves)
 
     return checking(entry, prove_again)
 

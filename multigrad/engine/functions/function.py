@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeAlias
 
 from ...core.backend.discovery import FUNCTION_READERS, load_awaited
 from ...core.functions.arguments import flatten
-from ...core.functions.captures import Captures, captures_of
+from ...core.functions.captures import Captures
 from ...core.functions.function import FunctionBase, _rebuild, encode_function, inline
 from ...core.functions.recipe import Recipe
 from ...core.support.params import Fused, P, R, read_fused, read_params, read_way
@@ -96,7 +96,7 @@ class Function(FunctionBase, Generic[P, R]):
             self.__name__ = self.name
             self.__signature__ = parameters or ANY  # a descriptor without one passes for a builtin
             self._describe(recipe)
-        captures = captures_of(recipe, prove, self.__module__)
+        captures = Captures(recipe, prove, self.__module__)
         super().__init__(recipe, EntriesOfCode(captures, completion))
 
     def _describe(self, recipe: Recipe) -> None:
@@ -394,16 +394,14 @@ def as_function(function: FunctionBase) -> Function[..., Any]:
     """Return a rule under an activation as a Function, which people call."""
     if isinstance(function, Function):
         return function
-    result: Function[..., Any] = Function(function.recipe)
+    result: Function[..., Any] = Function(function.recipe).replace(captures=function.captures)
     result.is_surrogate = function.is_surrogate
     return result
 
 
 def uncaptured(function: F) -> F:
     """Return a Function as if it had never been called."""
-    captures = function.captures
-    anew = captures_of(captures.recipe, captures.prove, captures.module)
-    return function.replace(captures=anew)
+    return function.replace(captures=function.captures.anew())
 
 
 def copy_recipe(recipe: Recipe, memo: dict[int, Any]) -> Recipe:

@@ -13,13 +13,11 @@ from ...core import ops
 from ...core.functions.arguments import flatten
 from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.captures import Captures
-from ...core.functions.facts import ATTRIBUTE
 from ...core.functions.recipe import Recipe, Variant, assemble
 from ...core.ir.graph import Graph
 from ...core.ir.questions import crossing, note
 from ...core.lowering.derivatives import replay
 from ...core.lowering.forwards import Forward
-from ...core.passes.facts import LIBRARY
 from ...core.rules.activation import Activation
 from ...core.rules.activation_function import put_under
 from ...core.rules.rule_in_force import RuleInForce, read_number
@@ -29,10 +27,9 @@ from ...core.trace.active_rules import KeySource
 from ...core.trace.lookups import RULE_IN_FORCE, at_present, look_up, note_lookup
 from ...core.trace.source import ORDERS
 from ...core.trace.trace import NeedsConcrete, Value
-from ..capture.values.memory import is_known_contiguous
 from ..lowering.calls import CustomCall, draw_in, record_call
 from ..trace.assertions import is_caught
-from ..trace.code_trace import CodeTrace, library_of, place_of
+from ..trace.code_trace import CodeTrace
 from .calls.binding import lift_leaf
 from .calls.effects import check_apart, put_notes, put_updates
 from .calls.parameters import Completion
@@ -188,34 +185,3 @@ def _inlined(specialization: Specialization | None, forward: Forward, *inputs: A
     function = put_under(specialization, forward)
     captures, flat_inputs = function.captures, flatten(inputs, {})
     return inline(captures, Completion(function.parameters), function.draws, *flat_inputs)
-
-
-# --- facts about symbols that code asks for, when a function is called with them ------------------
-def answer_of_code(trace: Any, kind: str, value: Any) -> Any:
-    """Return a fact about a symbol, besides type and shape, that the surrounding capture knows."""
-    if kind == "device_type":
-        return place_of(trace)
-    if kind == LIBRARY:
-        return library_of(trace)
-    # A constant, or a value whose gradient is stopped, asks for none.
-    is_cut = not isinstance(value, Value) or value.node.op is ops.STOP_GRADIENT
-    if kind == "gradient" and is_cut:
-        return False
-    if kind in ("gradient", "strided"):  # the function around it drops what nobody asks for
-        return True
-    if kind == "contiguous":
-        return isinstance(value, Value) and is_known_contiguous(value)
-    return _has_attribute(trace, kind, value)
-
-
-def _has_attribute(trace: CodeTrace, kind: str, value: Any) -> bool:
-    name = kind.removeprefix(ATTRIBUTE)
-    if not isinstance(value, Value) or name in (value.notes or {}):
-        return hasattr(value, name)
-    # A computed symbol has what its capture has set; the caller may have set one on an input.
-    if value.node.op is not ops.INPUT:
-        return False
-    fact = f"{kind}:{value.node.attr('name')}"
-    if fact not in trace.facts:
-        raise NeedsConcrete(fact)
-    return trace.facts[fact]

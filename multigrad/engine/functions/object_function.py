@@ -21,7 +21,7 @@ from ...core.backend.discovery import FUNCTION_READERS
 from ...core.backend.values import owner_of
 from ...core.functions.arguments import flatten
 from ...core.functions.function import MOST_ENTRIES
-from ...core.functions.recipe import ImportedGradient, Options, Recipe, Recorded, library_of
+from ...core.functions.recipe import Options, Recipe, Recorded, library_of
 from ...core.ir.op import is_float
 from ...core.rules.signature import called_method, name_of
 from ...core.support.trees import Tensor, optree
@@ -36,6 +36,7 @@ from ..capture.user_code.libraries import OWN, written_in
 from ..capture.user_code.object_state import FilledCopy, ObjectState, held_by, is_open, read_state
 from ..trace.code_trace import CodeTrace
 from .calls.arguments import replace_at, unwrap
+from .calls.imported_gradients import ImportedGradient
 from .calls.parameters import Completion, signature_of
 from .function import Function
 

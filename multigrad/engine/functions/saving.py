@@ -446,7 +446,7 @@ def restore(saved: SavedFunction) -> Function:
     function.__doc__ = saved.doc
     captures = function.captures
     # The facts of all variants: a call that lacks one finds none of them.
-    captures.facts = frozenset(fact for form in saved.forms for fact in form.facts)
+    captures.forms.facts = frozenset(fact for form in saved.forms for fact in form.facts)
     for form in saved.forms:
         key = (form.layout.key, tuple(sorted(form.facts.items())))
         captures.variants.setdefault(key, form)

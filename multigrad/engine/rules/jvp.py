@@ -5,7 +5,7 @@ it, and of code.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from ...core.backend.contract import Backend
 from ...core.backend.values import is_float_tensor, owner_of
 from ...core.functions.arguments import Layout, flatten
 from ...core.functions.capture_errors import NotCaptured
-from ...core.functions.function import Entry, Run
-from ...core.functions.recipe import assemble
+from ...core.functions.function import Entry, FunctionBase, Run
+from ...core.functions.recipe import Variant, assemble
+from ...core.passes.facts import LIBRARY
 from ...core.rules.vjp import (
     COTANGENT,
     as_function,
@@ -32,6 +33,7 @@ from ...errors import RuleTypeError, RuleValueError, TraceError, UnsupportedOp
 from ..capture.user_code.reads import Reads, run_while
 from ..functions.calls.arguments import replace_at, unwrap
 from ..functions.calls.as_written import check_native, run_recipe
+from ..functions.calls.facts import open_indices
 from ..functions.calls.gradient_matching import match_gradients
 from ..functions.calls.parameters import BoundFunction
 from ..functions.code_recipes import recipe_of_pair
@@ -210,13 +212,16 @@ def as_derived(
     return function, *function.entries.lay_out(leaves, tree)
 
 
-def entry_of(others: frozenset[str], facts: Mapping[str, Any], run: Run) -> Entry | None:
+def entry_of(function: FunctionBase, variant: Variant, run: Run) -> Entry | None:
     """Return an entry that runs while the code reads the same values, after which it gives None;
     None where anything else decides.
     """
-    read = {fact: number for fact, number in facts.items() if isinstance(fact, Reads)}
+    others = function.captures.facts - {"dtype", LIBRARY}
     if not all(isinstance(fact, Reads) for fact in others):
         return None
+    if open_indices(function.recipe, variant):
+        return None
+    read = {fact: number for fact, number in variant.facts.items() if isinstance(fact, Reads)}
     if not read:
         return Entry(run)
     calls = 0

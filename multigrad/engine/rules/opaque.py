@@ -20,15 +20,7 @@ from ...core.backend.values import owner_of
 from ...core.functions.arguments import Layout, flatten
 from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.function import FunctionBase
-from ...core.functions.recipe import (
-    GraphSource,
-    OpaqueCalls,
-    Options,
-    Recipe,
-    Recorded,
-    Variant,
-    assemble,
-)
+from ...core.functions.recipe import GraphSource, Options, Recipe, Recorded, Variant, assemble
 from ...core.ir.op import FLOATS, dtype_name
 from ...core.lowering.checks import find_lacking, refuse_lacking
 from ...core.lowering.forwards import Forward
@@ -48,6 +40,7 @@ from ..backend.guest import Kind, kind_of
 from ..functions.calls.arguments import one_backend, replace_at, unwrap
 from ..functions.calls.as_written import tensors_among
 from ..functions.calls.gradient_matching import match_gradients
+from ..functions.calls.imported_gradients import OpaqueCalls
 from ..functions.calls.parameters import signature_of
 from ..functions.custom_gradient import refuse_rule
 from ..functions.decision import ELSEWHERE, decide_call

@@ -8,7 +8,9 @@ foreign if it was not captured, and a failure says why.
 
 from __future__ import annotations
 
+import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -303,3 +305,40 @@ def check_native(
             "back"
         )
     return gradient
+
+
+# --- warnings that code runs as written -----------------------------------------------------------
+# The functions of whose running as written users were warned.
+_warned_of: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
+# The code as written raises them again.
+MISTAKES = (AttributeError, ImportError, NameError, ZeroDivisionError)
+
+
+def warn_native(functions: Iterable[Any], error: TraceError) -> None:
+    """Warn once, at the line that cannot be captured, that a rule runs as written."""
+    function = next(iter(functions), None)
+    if isinstance(error, DisprovedError) or isinstance(error.__cause__, MISTAKES):
+        return  # the proof has warned, or the code as written raises it
+    if isinstance(function, types.FunctionType):
+        if function in _warned_of:
+            return
+        _warned_of.add(function)
+    defined = defined_at((function,))
+    file, line = error.place or ((defined.file, defined.line) if defined else ("<unknown>", 1))
+    # The line of use would say less, and is behind the frames of a framework.
+    warnings.warn_explicit(
+        f"{error}. It runs as written, in this framework only (register it with native=True to "
+        "say that this is meant)",
+        NativeRuleWarning,
+        file,
+        line,
+        module=getattr(function, "__module__", None),
+    )
+
+
+def warn_disproved(error: DisprovedError, module: str) -> None:
+    """Warn that a function runs as written because its graph computes something else."""
+    file, line = error.place or ("<unknown>", 1)
+    scope = f"on {error.home} only" if error.home else "everywhere"
+    message = f"{error}. It runs as written, {scope}"
+    warnings.warn_explicit(message, NativeRuleWarning, file, line, module=module)

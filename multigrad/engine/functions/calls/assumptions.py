@@ -13,12 +13,12 @@ import numpy as np
 from ....core import ops
 from ....core.backend.contract import Backend
 from ....core.functions.arguments import Layout
-from ....core.functions.facts import closed
 from ....core.functions.recipe import Variant
 from ....core.ir.graph import Graph, Node, walk
 from ....errors import PlaceError
 from ...ops.loops import run_graph
 from .effects import check_apart
+from .facts import closed
 
 # Ops that read or write at indices, constant or not.
 PLACED = frozenset(

@@ -1,5 +1,5 @@
 """What a function does besides returning, found in its capture, and done in the capture around it:
-updates in place, attributes, views. `recipe.py` says what these are.
+updates in place, attributes, views.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....core import ops
 from ....core.backend.values import owner_of
 from ....core.functions.arguments import Leaf, flatten
-from ....core.functions.recipe import COPIES, Note, Update, describe_updates
-from ....core.ir.graph import Graph, Node, walk
+from ....core.ir.graph import Graph, Location, Node, walk
 from ....core.ir.op import BOOL, dtype_name
 from ....core.lowering.derivatives import replay
 from ....core.passes.simplify import ALIAS, COPY, PASSING, passed
@@ -32,6 +31,43 @@ from ...capture.values.tracer import V
 from ...lowering.calls import route_gradient
 from ...passes.memory import in_memory, owner_of_memory
 from ...trace.code_trace import CodeTrace
+
+# --- what a variant says of them ------------------------------------------------------------------
+COPIES = "xg.Capture(copies=True)"  # in messages
+
+
+class Update(NamedTuple):
+    """An argument that was updated.
+
+    Attributes:
+        node: what it holds afterwards.
+        output: which output it has become, as autodiff sees it; None: autodiff was not told.
+        where: the line that did it.
+    """
+
+    leaf: Leaf
+    node: Node
+    output: int | None
+    where: Location | None
+
+
+def describe_updates(updates: Sequence[Update]) -> str:
+    paths = " and ".join(repr(update.leaf.path) for update in updates)
+    return f"updates its argument {paths} in place"
+
+
+class Note(NamedTuple):
+    """An attribute that code has set on a tensor (`out._scale = s`).
+
+    Attributes:
+        holder: whose it is: an argument by name, an output by position.
+        value: a plain one, a node of the forward, or a holder; `kind` says which.
+    """
+
+    holder: str | int
+    name: str
+    value: Any
+    kind: str
 
 
 # --- updates of arguments in place ----------------------------------------------------------------

@@ -6,11 +6,12 @@ import dis
 import re
 import traceback
 from types import FrameType
+from typing import Any
 
 from ....core.functions.arguments import Layout
 from ....core.functions.capture_errors import NotCaptured
 from ....core.ir.graph import Location
-from ....core.trace.trace import NeedsConcrete
+from ....core.trace.trace import NeedsConcrete, Value
 from ....errors import TraceError
 from ...capture.copies.witness import find_opaque
 from ...trace.code_trace import CodeTrace
@@ -68,3 +69,8 @@ def is_users_own(trace: CodeTrace, error: BaseException) -> bool:
 def _is_users(trace: CodeTrace, frame: FrameType) -> bool:
     # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
     return any(frame.f_code is code for code in trace.source.codes)
+
+
+def kind_name(value: Any) -> str:
+    """Return the type name of a user's value for messages, where a symbol is called a tensor."""
+    return "tensor" if isinstance(value, Value) else type(value).__name__

@@ -11,9 +11,13 @@ from functools import partial
 from typing import Any
 
 from ....core import ops
+from ....core.backend.contract import Backend
+from ....core.functions.arguments import Layout
+from ....core.functions.recipe import Recipe
 from ....core.ir.graph import Graph, Node, make_node
 from ....core.ir.op import SCALAR_SHAPE, Type, is_float
 from ....core.passes.simplify import substitute
+from ....core.support.records import record
 from ....core.support.threads import set_within
 from ....core.support.trees import Tensor, optree
 from ....core.trace.coercion import cast_node
@@ -24,6 +28,59 @@ from ....errors import GradientError
 from ...lowering.tangents import tangent_name
 from ...passes.residuals import mark_output, without_stops
 from ...trace.code_trace import CodeTrace
+
+
+# --- what a recipe says of them -------------------------------------------------------------------
+@record(eq=True)
+class OpaqueCalls:
+    """How code of which nothing is captured runs for other frameworks than its own.
+
+    Attributes:
+        call_across: `call_across(host, layout, leaves)` calls it in another framework.
+        guest_for: `guest_for(layout, leaves)` makes the guest that runs for another framework.
+    """
+
+    call_across: Callable[[Backend, Layout, Sequence[Any]], Any]
+    guest_for: Callable[[Layout, Sequence[Any]], Any]
+
+
+@record(eq=True)
+class ImportedGradient:
+    """What a framework's own custom gradient has besides its code.
+
+    Attributes:
+        apply: `apply(*args, **kwargs)`, the original, unchanged.
+        run_primal: gives forward's outputs alone, for autodiff to see; None: as `Recipe.run` does.
+        apply_within: `apply_within(trace, args, kwargs)` gives the result, in a tuple, of a call
+            within its own rules while these are recorded; None elsewhere.
+        on_copies: makes the recipe that has `copies`; None: there is none.
+        bound_to: binds it to an instance, as its library does with methods, and returns None where
+            that binds nothing; None: as functions do.
+        gives_tangents: whether its author gives its tangents, too.
+        is_checked: whether its framework refuses gradients that do not fit.
+        fixed_names: the arguments that its library takes for constants.
+        makes_arrays_of_numbers: whether its library makes arrays of its own of Python numbers.
+        holds, gather: how it takes objects with tensors as arguments; see `object_function.py`.
+        parts_of: an object that its author may give other rules; None: there is none.
+    """
+
+    apply: Callable[..., Any]
+    run_primal: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
+    apply_within: Callable[[CodeTrace, tuple[Any, ...], dict[str, Any]], Any] | None = None
+    on_copies: Callable[[], Recipe] | None = None
+    bound_to: Callable[[Any], Recipe | None] | None = None
+    gives_tangents: bool = False
+    is_checked: bool = False
+    fixed_names: tuple[str, ...] = ()
+    makes_arrays_of_numbers: bool = False
+    holds: Callable[[Any], bool] | None = None
+    gather: Callable[..., Any] | None = None
+    parts_of: Any = None
+
+
+def is_original_on(recipe: Recipe, backend: Backend) -> bool:
+    """Return whether a recipe is a framework's own custom gradient, and this is its home."""
+    return recipe.imported is not None and backend.name == recipe.dialect()
 
 
 # --- tangent rules of authors' own (`jax.custom_jvp`, a torch class's `jvp`), as graphs -----------

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from ....core import ops
-from ....core.functions.samples import Sample, is_float
 from ....core.ir.graph import Graph
 from ....core.ir.op import PER_ELEMENT, WHOLE
 from ....core.ir.op import is_float as is_float_type
 from ....core.ops.numerics import name_of
 from .meanings import Bounded, magnitude
+from .samples import Sample, is_float
 
 Array = Any
 ROUNDINGS = 4  # of the largest intermediate value, for each op on the way

@@ -25,11 +25,8 @@ from ....core import ops
 from ....core.backend.contract import Backend
 from ....core.backend.emitted import Attached
 from ....core.backend.values import owner_of
-from ....core.functions import samples
 from ....core.functions.arguments import Layout
-from ....core.functions.proof import as_array, to_tensor
 from ....core.functions.recipe import KEY, Recipe, Variant
-from ....core.functions.samples import Sample, is_float
 from ....core.ir.op import FLOATS, T, dtype_name
 from ....core.lowering.function_graph import FunctionGraph
 from ....core.lowering.lower import lower_graphs
@@ -37,12 +34,15 @@ from ....core.ops.numerics import as_numpy_dtype
 from ....core.support.records import cached_property
 from ....core.support.threads import build_once
 from ....core.support.trees import Tensor, optree
+from ....errors import BackendNotFound
 from ..calls.arguments import replace_at
 from ..calls.as_written import within_call
 from ..calls.effects import copied
 from ..calls.gradient_matching import match_gradients
+from . import samples
 from .line_tracing import uncounted
 from .memory import note_places
+from .samples import Sample, is_float
 
 Array = Any
 # Cotangents of the graphs' outputs (None: none is given) -> gradients by the inputs' names.
@@ -464,3 +464,26 @@ def _zeros(cotangent: Any, output: Any, backend: Backend) -> Any:
         return cotangent
     dtype = as_numpy_dtype(dtype_name(output.dtype))
     return backend.tensors.from_numpy(np.zeros(tuple(output.shape), dtype))
+
+
+# --- arrays and tensors ---
+def to_tensor(backend: Backend, array: Array) -> Tensor:
+    """Return an array as a tensor of its own, which lies in memory as the array does."""
+    # An expanded array: one number in memory for all elements.
+    if array.size > 1 and not any(array.strides):
+        element = backend.tensors.from_numpy(array[(slice(0, 1),) * array.ndim].copy())
+        return backend.kernels.rows[ops.BROADCAST_TO_SHAPE](element, shape=array.shape)
+    if array.flags.c_contiguous or array.flags.f_contiguous:
+        return backend.tensors.from_numpy(array.copy(order="K"))
+    # Every second element of a larger array, so that it is not contiguous.
+    spaced = np.zeros((*array.shape, 2), array.dtype)
+    spaced[..., 0] = array
+    return backend.tensors.from_numpy(spaced)[..., 0]
+
+
+def as_array(backend: Backend, value: Any) -> Array | None:
+    """Return a tensor, or a number, as an array; None for None."""
+    try:
+        return None if value is None else np.asarray(backend.tensors.to_numpy(value))
+    except (AttributeError, BackendNotFound, TypeError):
+        return np.asarray(value, np.float32 if isinstance(value, float) else None)

@@ -15,10 +15,8 @@ import numpy as np
 
 from ....core import ops
 from ....core.backend.discovery import backend_of
-from ....core.functions import samples
-from ....core.functions.facts import library_of_leaves
+from ....core.functions.proof import lengths, shrink
 from ....core.functions.recipe import KEY
-from ....core.functions.samples import InputSlot, Sample, is_float
 from ....core.ir.op import T
 from ....core.lowering.function_graph import FunctionGraph
 from ....core.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
@@ -27,6 +25,8 @@ from ...capture.user_code.inspection import plain_function
 from ...capture.user_code.libraries import names_library, told_library
 from ...capture.user_code.snapshot import Snapshot, may_act
 from ...ops.loops import Endless, turning_at_most
+from ..calls.facts import library_of_leaves
+from . import samples
 from .compare import casts_to_integers, is_vacuous, takes_infinity
 from .executions import FunctionUnderProof, run_lowered, run_original
 from .line_tracing import StepLimit
@@ -43,6 +43,7 @@ from .run import (
     replays_draws,
     run_samples,
 )
+from .samples import InputSlot, Sample, is_float
 from .verdicts import ProofSubject, describe, leave_open
 
 Array = Any
@@ -172,13 +173,13 @@ def _slots(captured: FunctionUnderProof) -> tuple[InputSlot, ...] | None:
         if None in itertools.chain(*shapes) or sum(map(math.prod, shapes)) > samples.MOST:
             return None
     elif not all(map(samples.is_small, shapes)):
-        shapes = samples.shrink(shapes)
+        shapes = shrink(shapes)
     return _fill(captured, shapes)
 
 
 def _shapes(captured: FunctionUnderProof) -> list[tuple[Any, ...]] | None:
     try:
-        return [samples.lengths(captured.leaves[i]) for i in captured.layout.indices("tensor")]
+        return [lengths(captured.leaves[i]) for i in captured.layout.indices("tensor")]
     except ValueError:
         return None
 

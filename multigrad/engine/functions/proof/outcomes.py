@@ -17,14 +17,13 @@ import numpy as np
 
 from ....core import ops
 from ....core.backend.discovery import load_backend
-from ....core.functions import samples
 from ....core.functions.recipe import KEY
-from ....core.functions.samples import Sample
 from ....core.ir.graph import Graph, Location, Node, every_node
 from ....core.ir.op import dtype_name
 from ...capture.dialect import UNORDERED, told_conventions
 from ...lowering.calls import drop_calls
 from ...ops.loops import Endless
+from . import samples
 from .compare import (
     Disagreement,
     are_equal,
@@ -47,6 +46,7 @@ from .meanings import (
 )
 from .rounding import Rounding, as_floats, differ_from_lowered, differ_from_meaning, is_meant
 from .run import Attempt, Outcome
+from .samples import Sample
 from .verdicts import (
     CHOSEN,
     MEANS_ANOTHER,

@@ -16,7 +16,6 @@ import numpy as np
 
 from ....core import ops
 from ....core.functions.recipe import KEY
-from ....core.functions.samples import FAR, Sample, is_float
 from ....core.ir.graph import Graph
 from ....core.ir.op import BOOL, FLOATS, T
 from ....core.ops.numerics import as_numpy_dtype
@@ -35,6 +34,7 @@ from .compare import (
 )
 from .meanings import Bounded, Change, magnitude, run_bounded, run_rounded
 from .run import Attempt, coarseness_of
+from .samples import FAR, Sample, is_float
 
 Array = Any
 RUNS = 6

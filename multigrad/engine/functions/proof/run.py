@@ -14,16 +14,16 @@ from typing import Any
 from ....core import ops
 from ....core.backend.contract import Backend
 from ....core.backend.discovery import in_use, load_backend
-from ....core.functions import samples
 from ....core.functions.proof import isolated
 from ....core.functions.recipe import KEY
-from ....core.functions.samples import InputSlot, Sample, is_float
 from ....core.ir.graph import Graph
 from ....core.ops.numerics import as_numpy_dtype
 from ...capture.dialect import find_dialect
 from ...random import REPLAYED, fold_in
+from . import samples
 from .executions import FunctionUnderProof
 from .line_tracing import StepLimit
+from .samples import InputSlot, Sample, is_float
 from .verdicts import ProofSubject
 
 Array = Any

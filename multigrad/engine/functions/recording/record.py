@@ -28,9 +28,8 @@ from ....core import xp as xp_dialect
 from ....core.backend.discovery import in_use
 from ....core.functions.arguments import Layout, Leaf
 from ....core.functions.capture_errors import NotCaptured, defined_at
-from ....core.functions.facts import gather_facts
 from ....core.functions.plain import check_gradient, with_reads
-from ....core.functions.recipe import COPIES, Recipe, Recorded, Update, Variant, describe_updates
+from ....core.functions.recipe import Recipe, Recorded, Variant
 from ....core.ir import questions
 from ....core.ir.graph import Graph, Node
 from ....core.ir.op import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
@@ -64,7 +63,10 @@ from ...trace.code_trace import ENTRANCES, CodeTrace, lend
 from ..calls.arguments import flatten_outputs, type_of
 from ..calls.assumptions import is_told
 from ..calls.effects import (
+    COPIES,
+    Update,
     changes_containers,
+    describe_updates,
     find_notes,
     find_updates,
     has_containers,
@@ -72,6 +74,7 @@ from ..calls.effects import (
     told_apart,
 )
 from ..calls.explained_errors import explain, is_users_own
+from ..calls.facts import find_facts, find_lengths
 from ..calls.gradient_matching import match_gradients
 from ..calls.imported_gradients import tangent_graph
 from .derivative import facts_of_inputs, true_derivative
@@ -142,15 +145,9 @@ def _capture(
 ) -> tuple[CodeTrace, Variant]:
     recording = _Recording(recipe, layout, facts, path)
     if leaves:
-        gather = partial(gather_facts, recipe.subject, layout=layout, leaves=leaves)
-        recording.trace.facts.lengths = gather
+        recording.trace.facts.lengths = partial(find_lengths, layout=layout, leaves=leaves)
         if not any(isinstance(leaf, Value) for leaf in leaves):
-
-            def find(needed: Sequence[str]) -> dict[str, Any]:
-                gathered = gather(frozenset(needed))
-                return {fact: gathered[fact] for fact in needed}
-
-            recording.trace.facts.find = find
+            recording.trace.facts.find = partial(find_facts, recipe.subject, layout, leaves)
     trace = recording.trace
     try:
         variant = recording.run_asking()

@@ -27,7 +27,8 @@ from ....core.lowering.derivatives import pullback
 from ....core.lowering.forwards import Forward
 from ....core.passes.facts import LIBRARY
 from ....core.passes.simplify import simplify
-from ....core.rules.activation_function import BY_KEY, CapturesUnder, as_forward
+from ....core.rules.activation_function import BY_KEY, as_forward
+from ....core.rules.rule_captures import RuleCaptures
 from ....core.rules.signature import called_method, name_of
 from ....core.support.pickles import pickled
 from ....core.support.threads import SERIALS, build_once
@@ -130,7 +131,7 @@ def _parameters_after_first(function: Function) -> list[inspect.Parameter]:
     return [p for p in list(parameters)[1:] if p.kind not in variadic]
 
 
-class CapturesUnderCode(CapturesUnder):
+class CapturesUnderCode(RuleCaptures):
     """What a rule was captured as under a function, whose graph may depend on the input.
 
     Attributes:
@@ -147,11 +148,7 @@ class CapturesUnderCode(CapturesUnder):
 
     @property
     def facts(self) -> frozenset[str]:
-        return self.rule.facts | self.asked | self.forward.reads
-
-    @facts.setter
-    def facts(self, facts: frozenset[str]) -> None:
-        self.rule.facts = facts - self.asked - self.forward.reads
+        return self.forms.facts | self.asked | self.forward.reads
 
     def for_facts(
         self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
@@ -167,11 +164,12 @@ class CapturesUnderCode(CapturesUnder):
             raise
         if leaves and not isinstance(leaves[0], Value):
             forward.prove(leaves[0])
-        alone = self.asked - self.rule.facts
-        form = self.form({k: v for k, v in facts.items() if k not in alone}, leaves)
+        alone = (self.asked | forward.reads) - self.forms.facts
+        variant = self.known(layout, {k: v for k, v in facts.items() if k not in alone}, leaves)
+        form = self.alone(variant)
         key = (id(graph), form.layout.key, items_key(form.facts))  # the form keeps the graph
         build = partial(self.join, form, graph, {**of_forward, **look_up_all(forward.reads)})
-        return build_once(self.made, key, build, MOST_GRAPHS).laid_out(form.layout)
+        return build_once(self.made, key, build, MOST_GRAPHS).laid_out(variant.layout)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,6 @@ call's own, on edges, or far out. Equal slots get equal numbers, however often t
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
@@ -15,23 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.discovery import backend_of
-from ..ir.op import BOOL, WHOLE, T
-from ..ops.numerics import as_numpy_dtype
-from ..support.records import record
+from ....core.backend.discovery import backend_of
+from ....core.functions.proof import EDGES, FAR_FLOATS
+from ....core.ir.op import BOOL, WHOLE, T
+from ....core.ops.numerics import as_numpy_dtype
+from ....core.support.records import record
 
 Array = Any
 SMALL = 512  # elements: a tensor of no more is taken in its own size
 MOST = 65536  # elements, if the original takes no smaller tensor
-FINITE_EDGES = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)
-EDGES = (*FINITE_EDGES, math.inf, -math.inf, math.nan)
+FINITE_EDGES = tuple(filter(math.isfinite, EDGES))
 DRAWN, OWN = "drawn", "the call's own"
 ON_EDGES, FAR, ALONE = "on edges", "far out", "one output alone"
 BY_LINES = "line by line"
 SEEDS = {DRAWN: 7, "other numbers": 13, "edges": 17, "beside": 19, "cotangents": 23}
 SEEDS |= {FAR: 29, ALONE: 31}
-# Where squares and sums leave a dtype, and where float32 and float64 no longer hold each integer.
-FAR_FLOATS = {"float16": 300.0, "bfloat16": 1e20, "float32": 1e20, "float64": 1e160}
+# Where float32 and float64 no longer hold each integer.
 FAR_WHOLE = {"int32": 2**24 + 1, "int64": 2**53 + 1}
 
 
@@ -215,30 +213,6 @@ def expanded(array: Array) -> Array:
     """Return an array of its first number, with strides of 0, as the gradient of a sum has them."""
     number = array.ravel()[:1].copy()
     return np.lib.stride_tricks.as_strided(number, array.shape, (0,) * array.ndim)
-
-
-def lengths(tensor: Any) -> tuple[int | None, ...]:
-    """Return the shape of a tensor, None for each length that is a symbol of a compiler's.
-
-    Raises `ValueError` if not even the number of axes is known, in a graph of TensorFlow.
-    """
-    return tuple(n if isinstance(n, int) else None for n in tensor.shape)
-
-
-def shrink(shapes: Sequence[tuple[int | None, ...]]) -> list[tuple[int, ...]]:
-    """Return smaller shapes in which equal lengths stay equal, others differ, and ones stay ones.
-
-    Axes that are empty, or of unknown length, get a length of their own where they stand.
-    """
-    keys: list[list[Any]] = [[n or ("?", axis) for axis, n in enumerate(s)] for s in shapes]
-    # Short lengths stay as they are: code may rely on them.
-    sizes: dict[Any, int] = {n: n for key in keys for n in key if isinstance(n, int) and n <= 4}
-    free = (n for n in itertools.count(3) if n not in sizes.values())
-    for key in keys:
-        for n in key:
-            if n not in sizes:
-                sizes[n] = next(free)
-    return [tuple(sizes[n] for n in key) for key in keys]
 
 
 def is_small(shape: Sequence[Any]) -> bool:
