@@ -35,18 +35,18 @@ from multigrad.command.guessed_inputs import (
     split_name,
 )
 from multigrad.command.worker import Apart, Lost
-from multigrad.core.backend.discovery import in_use, load_backend
+from multigrad.core.backend.discovery import OWN, in_use, load_backend
 from multigrad.core.backend.values import owner_of
 from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.rules.registry import resolve
 from multigrad.core.rules.rule import Rule
-from multigrad.core.support.installed import OWN, install_line, requirements_of
 from multigrad.engine.capture.user_code.inspection import mentioned, nested_codes
 from multigrad.engine.capture.user_code.libraries import dialect_of
 from multigrad.engine.functions.calls.parameters import read_parameters
 from multigrad.engine.functions.function import Function, uncaptured
 from multigrad.engine.functions.importers import find_custom, is_custom
 from multigrad.engine.support.extras import load_alone
+from multigrad.engine.support.installed import install_line, requirements_of
 from multigrad.errors import MultigradError, RuleError
 from multigrad.look.convert import brief, run_where_it_ends
 from multigrad.look.subject import run

@@ -9,7 +9,10 @@ from ..core.support.lazy_modules import provide
 provide("multigrad", {
     # arrays that are split over devices
     "core.support.params": {"engine.support.shards": "read_shards"},
-    "core.backend.discovery": {"engine.backend.statuses": "admit"},
+    "core.backend.discovery": {
+        "engine.backend.statuses": "admit unknown_backend_error unloadable_error",
+        "engine.support.installed": "why_too_old",
+    },
     # ops of whole arrays, and functions of xg.xp that no elementwise rule needs
     "core.ops": {"engine.ops.families": "list_families"},
     "core.trace.xp.all": {"engine.trace.xp.others": "other_modules"},
@@ -34,17 +37,10 @@ provide("multigrad", {
         "engine.lowering.loops": "write_loop",
         "engine.lowering.places": "write_into_place is_held by_mask",
     },
-    "core.lowering.function_graph": {
-        "engine.lowering.cuts": "cut_otherwise find_other_cuts settle"
-    },
+    "core.lowering.function_graph": {"engine.lowering.cuts": "cut_otherwise"},
     "core.lowering.forwards": {"engine.rules.advice": "unknown_activation_error"},
-    "core.lowering.lower": {
-        "engine.lowering.tangents": "emit_tangent",
-        "engine.lowering.checks": "check_dtypes",
-    },
-    "core.lowering.checks": {
-        "engine.lowering.checks": "bind_other_checks second_refusal find_lacking_in"
-    },
+    "core.lowering.lower": {"engine.lowering.lower": "lower_any lower_dual"},
+    "core.lowering.checks": {"engine.lowering.checks": "second_refusal find_lacking_in"},
     "core.xp": {"engine.capture.dialects.array_api": "find"},
     # code that is not plain: its capture, its proof, what it is read as
     "core.rules.capture": {"engine.capture.dialect": "check_dialect"},

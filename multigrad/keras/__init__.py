@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..core.backend.discovery import load_backend
-from ..core.support.installed import OWN, why_too_old
+from ..core.backend.discovery import OWN, load_backend
 from ..core.support.lazy_modules import module_hooks
 from ..engine.support.extras import extra_line
+from ..engine.support.installed import why_too_old
 from ..errors import BackendNotFound
 
 try:

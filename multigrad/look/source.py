@@ -26,7 +26,6 @@ from ..core.ir.graph import Graph, Node, format_graph
 from ..core.ir.op import INPUT_SHAPE, SCALAR_SHAPE, T, Type
 from ..core.lowering.forwards import ActivationName, Forward, find_forward
 from ..core.lowering.function_graph import FunctionGraph
-from ..core.lowering.lower import lower_graphs
 from ..core.passes.facts import LIBRARY
 from ..core.passes.residuals import BYTES, ResidualCut
 from ..core.rules.activation import Activation
@@ -49,6 +48,7 @@ from ..engine.lowering.cuts import (
     find_cuts_for_writes,
     keeps_apart,
 )
+from ..engine.lowering.lower import lower_pair
 from ..engine.passes.residuals import PACK
 from ..errors import MultigradError, RuleTypeError, TraceError, UnsupportedOp
 
@@ -354,12 +354,10 @@ def _lower(rule: Any, forward: Any, backend_name: str, *, forward_mode: bool) ->
         variant = _variant_of_function(rule, backend, forward)
         graphs = variant.graphs
         asked = fact_checks(graphs.name, asked_of_arguments(rule, variant))
-        return lower_graphs(
-            graphs, backend, {}, forward_mode=forward_mode, checks=True, asked=asked
-        )
+        return lower_pair(graphs, backend, {}, forward_mode=forward_mode, checks=True, asked=asked)
     row = as_forward(forward)
     graphs, numbers = _graphs_of_rule(rule, row, backend)
-    return lower_graphs(graphs, backend, numbers, forward_mode=forward_mode, checks=True)
+    return lower_pair(graphs, backend, numbers, forward_mode=forward_mode, checks=True)
 
 
 def with_note(rule: Any, backend_name: str, forward: Any) -> tuple[str, str]:

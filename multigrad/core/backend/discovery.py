@@ -8,25 +8,19 @@ and cached by type. A backend that cannot be loaded is tried once and affects no
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
-from ...errors import BackendNotFound, GradientError, MultigradError, suggest
-from ..support.installed import (
-    OWN,
-    find_points,
-    install_line,
-    package_of,
-    requirements_of,
-    why_too_old,
-)
+from ...errors import BackendNotFound, GradientError, MultigradError
 from ..support.lazy_modules import imported_module, provided
 from ..support.threads import collector_paused, make_lock
 from .contract import Backend, Reader
 
+OWN = "multigrad-rules"  # the distribution whose names no other may take
 GROUP = "multigrad.backends"
 # The reference needs no installation metadata, so that the core works from a source tree.
 REFERENCE = ("numpy", "multigrad.core.lowering.reference.backend:backend", GROUP)
@@ -78,15 +72,7 @@ def load_backend(name: str) -> Backend:
         return backend
     points = entry_points()
     if name not in points:
-        line = install_line(str(name), OWN, requirements_of(str(name), OWN))
-        if f"'{OWN}-" in line:  # a distribution of its own
-            raise BackendNotFound(f"backend {name!r} is not installed: {line}")
-        # "tf" means the name that begins with t and has an f further on.
-        letters = ".*".join(map(re.escape, str(name)))
-        word = next((n for n in points if name and re.match(letters, n)), str(name))
-        raise BackendNotFound(
-            f"no backend named {name!r}{suggest(word, points)} (backends: {', '.join(points)})"
-        )
+        raise unknown_backend_error(name)
     try:
         backend = _import_backend(name, points[name])
         with _indexing:  # so that no table of fewer backends comes last
@@ -97,7 +83,7 @@ def load_backend(name: str) -> Backend:
                 del REGISTRY.loaded[name]
                 if not isinstance(error, Exception):
                     raise
-                raise _broken(name, f"the compiler of {name!r}", error) from error
+                raise unloadable_error(name, f"the compiler of {name!r}", error) from error
             REGISTRY.refused.pop(name, None)
     except BackendNotFound as error:
         # Amid the framework's own import it may still work later.
@@ -117,18 +103,10 @@ def _import_backend(name: str, point: Any) -> Backend:
     try:
         with collector_paused():
             backend = point.load()  # an import, for which other threads wait by its own lock
-    except ModuleNotFoundError as error:
-        # Any other missing module is a fault of the package.
-        if (error.name or "").partition(".")[0] != name:
-            raise _broken(name, place, error) from error
-        line = install_line(name, package, requirements_of(name, package))
-        raise BackendNotFound(
-            f"backend {name!r} needs {error.name}, which is not installed: {line}"
-        ) from error
     except (Exception, SystemExit) as error:
         # The framework may have been imported since, and its own `__version__` counts.
         _check_version(name, package)
-        raise _broken(name, place, error) from error
+        raise unloadable_error(name, place, error) from error
     _check_version(name, package)  # some say it themselves, and no metadata does
     return backend if package == OWN or name == REFERENCE[0] else admit(backend, name, place)
 
@@ -139,9 +117,32 @@ def _check_version(name: str, package: str) -> None:
         raise BackendNotFound(f"backend {name!r} {complaint}")
 
 
-def _broken(name: str, place: str, error: BaseException) -> BackendNotFound:
+# --- what is said of one that is not there --------------------------------------------------------
+@provided
+def unknown_backend_error(name: str) -> BackendNotFound:
+    return BackendNotFound(f"no backend named {name!r} (backends: {', '.join(entry_points())})")
+
+
+@provided
+def unloadable_error(name: str, place: str, error: BaseException) -> BackendNotFound:
+    """Return the error for a backend of which `place` has raised another one."""
     message = f"{type(error).__name__}: {error}".rstrip(": ")
     return BackendNotFound(f"backend {name!r} cannot be loaded: {place} raises {message}")
+
+
+@provided
+def why_too_old(name: str, package: str) -> str | None:
+    """Return an error message if a framework is older than its backend needs, else None."""
+    return None
+
+
+@provided
+def admit(found: Any, name: str, where: str) -> Backend:
+    """Return the object of a third party's entry point, checked to be a Backend with all groups."""
+    return found
+
+
+# --- which are loaded -----------------------------------------------------------------------------
 
 
 def _is_being_imported(name: str) -> bool:
@@ -201,6 +202,53 @@ def entry_points() -> Mapping[str, Any]:
         # In one step, because other threads read it without a lock.
         REGISTRY.points.update({name: points[0] for name, points in points_by_name.items()})
     return REGISTRY.points
+
+
+def read_header(distribution: Any, name: str) -> list[str]:
+    """Return the lines of a name in a package's metadata."""
+    # `importlib.metadata` reads the description, too, which takes ten times as long.
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    return re.findall(rf"^{name}: *(.*?) *$", text.partition("\n\n")[0], re.MULTILINE)
+
+
+def find_points(group: str) -> list[Any]:
+    """Return the entry points of a group; packages with damaged metadata have none."""
+    return [point for point in _read_points() if point.group == group]
+
+
+@functools.cache
+def _read_points() -> list[Any]:
+    # Each reading goes through the files of all packages, and to make objects of all that they
+    # offer, not only of what names us, takes three times as long.
+    from importlib import metadata
+
+    return [point for each in metadata.distributions() for point in _points_of(each)]
+
+
+def _points_of(distribution: Any) -> list[Any]:
+    from importlib import metadata
+
+    try:
+        if "multigrad" not in (distribution.read_text("entry_points.txt") or ""):
+            return []
+        # Python imports the first one on the path, not this one if it is further back.
+        return list(metadata.distribution(_name_of(distribution)).entry_points)
+    except Exception:  # its metadata is damaged, whatever that raises: it offers nothing
+        return []
+
+
+def package_of(point: Any) -> str:
+    """Return the package that declares an entry point, "" where that is not known."""
+    try:
+        return _name_of(point.dist)
+    except (AttributeError, KeyError, TypeError):  # no metadata, or damaged
+        return ""
+
+
+# Cached, because a distribution offers several points, and each would read a file.
+@functools.cache
+def _name_of(distribution: Any) -> str:
+    return next(iter(read_header(distribution, "Name")), "")
 
 
 def _say_contested(points: list[Any]) -> str:
@@ -305,9 +353,3 @@ def backend_among(values: Any) -> Backend:
         names = " and ".join(sorted(owner.name for owner in owners))
         raise MultigradError(f"one call mixes tensors of {names}; convert them to one framework")
     return owners.pop() if owners else load_backend("numpy")
-
-
-@provided
-def admit(found: Any, name: str, where: str) -> Backend:
-    """Return the object of a third party's entry point, checked to be a Backend with all groups."""
-    return found

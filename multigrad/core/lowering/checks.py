@@ -14,46 +14,14 @@ from typing import Any
 from ...errors import GradientError, MultigradError, UnsupportedOp
 from ..backend.contract import Backend
 from ..backend.discovery import backend_of
-from ..backend.emitted import Checks
 from ..ir.graph import Graph, Location
 from ..ir.op import FLOATS, UNKNOWN
-from ..passes.residuals import ResidualCut
 from ..support.lazy_modules import provided
 from ..trace.trace import dtype_name
 from .emit import Emission
 from .function_graph import FunctionGraph
 
 Tensor = Any
-
-
-def bind_checks(
-    graphs: FunctionGraph,
-    emission: Emission,
-    cut: ResidualCut,
-    author_params: Sequence[str] | None,
-) -> Checks:
-    """Bind the functions by which the code refuses a call or a derivative.
-
-    Args:
-        author_params: the params under their author's names, where people call the code; None
-            where an entry has looked at the arguments already.
-    """
-    if author_params is not None or not graphs.is_plain or not graphs.is_differentiable:
-        return bind_other_checks(graphs, emission, cut, author_params)
-    return Checks(bind_shape_check(graphs, emission), ("",))
-
-
-@provided
-def bind_other_checks(
-    graphs: FunctionGraph,
-    emission: Emission,
-    cut: ResidualCut,
-    author_params: Sequence[str] | None,
-) -> Checks:
-    """Bind the checks of a pair that is no plain rule, has no second derivative, or is called by
-    people.
-    """
-    return Checks(bind_shape_check(graphs, emission), ("",) * len(graphs.wrt))
 
 
 @provided

@@ -12,14 +12,14 @@ from dataclasses import field, replace
 
 from ...errors import TraceError, UnsupportedOp
 from .. import ops
-from ..backend.contract import Autodiff, Backend
+from ..backend.contract import Backend
 from ..backend.emitted import Aliasing
 from ..ir.graph import Graph
 from ..ir.op import OWNING, Op, Type, is_float
 from ..passes.decisions import EXACT_OPS, with_exact_decisions
 from ..passes.residuals import Keepable, ResidualCut, Roles, cut_residuals
 from ..passes.simplify import passed, rename_inputs, simplify, without_memory
-from ..support.lazy_modules import of_engine, provided
+from ..support.lazy_modules import of_engine
 from ..support.params import Fused
 from ..support.records import record
 from ..trace.trace import NeedsConcrete
@@ -222,75 +222,7 @@ class FunctionGraph:
         return cut_residuals(self.forward, self.backward, self.roles, keepable)
 
 
-@provided
-def settle(pair: FunctionGraph, backend: Backend) -> FunctionGraph:
-    """Return a pair that is not plain as it is lowered: with ops instead of calls, and with what
-    results share as the backend has it.
-    """
-    return pair
-
-
 cut_otherwise = of_engine(__name__, "cut_otherwise", "keeping more than a rule of elements does")
-
-
-# --- where lowering splits it, and what shares memory ---------------------------------------------
-@record()
-class Cuts:
-    """Where backward is split: `anywhere` in code that may be differentiated.
-
-    The engine's `WideCuts` have another split for fast code, which keeps more and computes less.
-    `late` are inputs that only code reads which may be differentiated.
-    """
-
-    anywhere: ResidualCut
-    late: tuple[str, ...] = ()
-
-    @property
-    def is_wide(self) -> bool:
-        return False
-
-    @property
-    def histories(self) -> tuple[str, ...]:
-        """The residuals that fast code keeps in addition."""
-        return ()
-
-    @property
-    def likes(self) -> tuple[str, ...]:
-        """The residuals of which no code of backward reads more than the shape and dtype."""
-        return self.anywhere.likes
-
-    def split(
-        self, graphs: FunctionGraph, autodiff: Autodiff, *, wide: bool, fast: bool
-    ) -> tuple[ResidualCut, Graph | None]:
-        """Return the split of some code, and the graph of forward joined with what it keeps."""
-        return self.anywhere, None
-
-
-def find_cuts(
-    graphs: FunctionGraph, backend: Backend, *, forward_mode: bool, fast: bool, compiled: bool
-) -> Cuts:
-    """Split backward as a backend's code needs it.
-
-    Args:
-        forward_mode: whether the object pushes tangents itself.
-        fast: whether the backend has fast code.
-        compiled: whether a compiler reads the code, which takes no derivative of loops.
-    """
-    autodiff = backend.autodiff
-    if forward_mode or not graphs.is_plain:
-        return find_other_cuts(
-            graphs, backend, forward_mode=forward_mode, fast=fast, compiled=compiled
-        )
-    is_watched = autodiff.watches_outputs
-    return Cuts(graphs.cut(autodiff.keeps_float_derivatives, watched=is_watched))
-
-
-@provided
-def find_other_cuts(
-    graphs: FunctionGraph, backend: Backend, *, forward_mode: bool, fast: bool, compiled: bool
-) -> Cuts:
-    """Split backward of a pair that is not plain, or for forward mode."""
-    return Cuts(graphs.cut(backend.autodiff.keeps_float_derivatives))
 
 
 def find_aliasing(graphs: FunctionGraph) -> Aliasing:

@@ -1,20 +1,19 @@
 """Lowering: a pair of graphs becomes the source of one backend, and the native object of it.
 
     FunctionGraph
-        │ _prepare       names that emitted code may use
+        │ prepare        names that emitted code may use
     Lowering
-        │ _cut           what forward keeps for backward
-    Cuts
-        │ _emit_codes    code that may run anywhere, and fast code
+        │ emit_code      of what forward keeps: code that may run anywhere, and fast code
     Code, Code
-        │ bind_checks    what the code refuses, and what else `render` must know
+        │ describe       what the code refuses, and what else `render` must know
     Emitted
-        │ _attach        the source, compiled, and the native object of it
+        │ attach         the source, compiled, and the native object of it
     Attached
 
-Every step binds names in `Lowering.emission`, which is the only thing that changes, so the steps
-run in this order. A single graph becomes a plain function, without a native object around it: a
-rule, an activation's forward, or any graph for NumPy. Source is compiled once, and registered in
+`lower_plain` runs these steps for a rule made of the core's ops; the engine's `lower_any` for all
+else. Every step binds names in `Lowering.emission`, which is the only thing that changes, so the
+steps run in this order. A single graph becomes a plain function, without a native object around it:
+a rule, an activation's forward, or any graph for NumPy. Source is compiled once, and registered in
 `linecache` for tracebacks.
 """
 
@@ -28,7 +27,6 @@ import operator
 import re
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -36,6 +34,7 @@ from ..backend.contract import Backend
 from ..backend.emitted import (
     Attached,
     Body,
+    Checks,
     Code,
     Derivative,
     Emitted,
@@ -47,15 +46,16 @@ from ..backend.emitted import (
 from ..ir.graph import Graph, Location
 from ..ir.op import UNKNOWN
 from ..passes.decisions import with_exact_decisions
-from ..support.lazy_modules import loaded, of_engine, provided
+from ..passes.residuals import ResidualCut
+from ..support.lazy_modules import of_engine, provided
 from ..support.records import record
 from ..support.threads import SERIALS, build_once
 from ..support.trees import Tensor
-from .checks import bind_checks, second_refusal, shape_check
+from .checks import bind_shape_check, second_refusal, shape_check
 from .derivatives import is_linear, without_calls
 from .emit import Emission, emit_body
 from .forwards import Forward
-from .function_graph import OWN_NAMES, Cuts, FunctionGraph, find_aliasing, find_cuts, settle
+from .function_graph import OWN_NAMES, FunctionGraph, find_aliasing
 
 # --- emitted source as functions ------------------------------------------------------------------
 MOST_EMITTED = 16  # functions of one rule: by backend, and by what it asks of its input
@@ -198,19 +198,17 @@ RESERVED = tuple(WORDS.split())  # what emitted code has names for
 class Lowering:
     """A pair of graphs on its way to a backend: what every step reads.
 
-    Attributes (`style` and `checks` as in `lower_graphs`):
-        graphs: without calls, with names that the emitted code may use.
+    Attributes:
+        graphs: with names that the emitted code may use.
         identifier: the name of the emitted object.
-        author_params: the params under their author's names.
+        style: as in `lower_graphs`.
     """
 
     graphs: FunctionGraph
     backend: Backend
     emission: Emission
     identifier: str
-    author_params: tuple[str, ...]
     style: Style
-    checks: bool
 
     @property
     def is_fast(self) -> bool:
@@ -228,93 +226,47 @@ class Lowering:
         return is_lasting and bool(self.backend.kernels.fast.constants)
 
 
-def lower_graphs(
-    graphs: FunctionGraph,
-    backend: Backend,
-    defaults: Mapping[str, Any] | None = None,
-    *,
-    style: Style = "fast",
-    forward_mode: bool = False,
-    checks: bool = False,
-    asked: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
-) -> Attached:
+def lower_graphs(graphs: FunctionGraph, backend: Backend, *, style: Style = "fast") -> Attached:
     """Emit, compile and attach a pair of graphs on a backend.
 
     Args:
-        defaults: values for params, where people call the object.
         style: "fast"; "plain" for code that a compiler reads: it fuses by itself; "compiled" where
             a compiler reads it as it is attached: then it also keeps what loops give, of which the
             compiler takes no derivative.
-        forward_mode: whether the object pushes tangents itself.
-        checks: whether the code refuses dtypes for which the backend lacks an op, and a tensor that
-            asks for a gradient where a Function takes a number. Code of an entry need not: the
-            entry has looked already.
-        asked: by argument, what refuses another shape, dtype or number than the graphs are for.
     """
-    forward_mode = forward_mode or (graphs.is_pushed_first and backend.autodiff.transposes)
-    dual = None
-    if backend.autodiff.forward_mode and not forward_mode:
-        # The same with forward mode, lowered when it is first asked for.
-        lower_again = functools.partial(
-            lower_graphs, graphs, backend, defaults, checks=checks, asked=asked
-        )
-        dual_style: Style = "fast" if style == "fast" else "plain"
-        dual = functools.cache(functools.partial(lower_again, style=dual_style, forward_mode=True))
-    lowering = _prepare(graphs, backend, style, checks)
-    author_names, graphs = (*graphs.inputs, *graphs.params), lowering.graphs
-    is_compiled = style == "compiled"
-    cuts = find_cuts(
-        graphs, backend, forward_mode=forward_mode, fast=lowering.is_fast, compiled=is_compiled
-    )
+    is_plain = graphs.is_plain and graphs.is_differentiable
+    return (lower_plain if is_plain else lower_any)(graphs, backend, style=style)
+
+
+@provided
+def lower_any(graphs: FunctionGraph, backend: Backend, *, style: Style = "fast") -> Attached:
+    """Lower a pair that is no plain rule, or has no second derivative."""
+    return lower_plain(graphs, backend, style=style)
+
+
+# The same with forward mode: `(graphs, backend, style) -> Attached`.
+lower_dual = of_engine(__name__, "lower_dual", "forward mode")
+
+
+def lower_plain(graphs: FunctionGraph, backend: Backend, *, style: Style = "fast") -> Attached:
+    """Lower a rule made of the core's ops alone, under an activation."""
+    dual, autodiff = None, backend.autodiff
+    if autodiff.forward_mode:  # lowered when it is first asked for
+        dual = functools.cache(functools.partial(lower_dual, graphs, backend, style))
+    lowering = prepare(graphs, backend, style)
+    graphs = lowering.graphs
+    cut = graphs.cut(autodiff.keeps_float_derivatives, watched=autodiff.watches_outputs)
     # The names of the residuals are reserved.
-    lowering.emission.taken.update(cuts.anywhere.residuals, cuts.histories)
-    code, fast = _emit_codes(lowering, cuts)
-    is_linear_map = is_linear(graphs.backward, graphs.cotangents)
-    bound_checks = bind_checks(
-        graphs,
-        lowering.emission,
-        cuts.anywhere,
-        lowering.author_params if checks else None,
-    )
-    if asked:
-        names = zip(author_names, (*graphs.inputs, *graphs.params), strict=True)
-        bind = lowering.emission.bind
-        facts = {own: bind(f"check_{own}", asked[name]) for name, own in names if name in asked}
-        bound_checks = replace(bound_checks, facts=facts)
-    tangent = emit_tangent(lowering, cuts.anywhere, bound_checks) if forward_mode else None
-    emitted = Emitted(
-        origin=_origin(lowering, cuts),
-        names=_names(lowering, defaults),
-        code=code,
-        fast=fast,
-        residuals=Residuals(
-            names=cuts.anywhere.residuals,
-            computed=cuts.anywhere.computed,
-            histories=cuts.histories,
-            likes=cuts.likes,
-            late=tuple([r for r in cuts.anywhere.residuals if r in cuts.late and not is_compiled]),
-            shapes=tuple(
-                [n for n, check in zip(graphs.wrt, bound_checks.gradients, strict=True) if check]
-            ),
-        ),
-        aliasing=find_aliasing(graphs),
-        checks=bound_checks,
-        derivative=Derivative(
-            tangent=tangent,
-            dual=dual,
-            pushes=is_linear_map or graphs.pushed is not None,
-            linear=is_linear_map,
-            keeps_output=graphs.keeps_output,
-            undifferentiable=tuple([i for i, seed in enumerate(graphs.seeds) if seed is None]),
-        ),
-    )
-    return _attach(lowering, emitted)
+    lowering.emission.taken.update(cut.residuals)
+    code = fast = emit_code(lowering, cut, fast=lowering.is_fast and autodiff.only_fast)
+    if lowering.is_fast and not autodiff.only_fast:
+        fast = emit_code(lowering, cut, fast=True)
+    checks = Checks(bind_shape_check(graphs, lowering.emission), ("",) * len(graphs.wrt))
+    return attach(lowering, describe(lowering, cut, code, fast, checks, dual))
 
 
-def _prepare(graphs: FunctionGraph, backend: Backend, style: Style, checks: bool) -> Lowering:
+def prepare(graphs: FunctionGraph, backend: Backend, style: Style) -> Lowering:
     """Rename what emitted code has other names for, and reserve the names that it uses."""
-    params = graphs.params
-    graphs = graphs if graphs.is_plain else settle(graphs, backend)
     graphs = graphs.with_safe_names((*RESERVED, *backend.autodiff.namespace))
     graphs = graphs.with_exact_decisions(backend.kernels.exact)
     selects = backend.kernels.selects and graphs.selects
@@ -329,97 +281,77 @@ def _prepare(graphs: FunctionGraph, backend: Backend, style: Style, checks: bool
     emission.taken.update(RESERVED, graphs.params, (own_name, *own_helpers))
     emission.taken.update(graphs.inputs, graphs.outputs, graphs.cotangents, graphs.tangents)
     emission.namespace.update(backend.autodiff.namespace)
-    return Lowering(
-        graphs=graphs,
-        backend=backend,
-        emission=emission,
-        identifier=own_name,
-        author_params=params,
-        style=style,
-        checks=checks,
-    )
+    return Lowering(graphs, backend, emission, own_name, style)
 
 
-def _emit_codes(lowering: Lowering, cuts: Cuts) -> tuple[Code, Code]:
-    """Emit the code that may run anywhere and the fast code, with checks of dtypes if asked for."""
-    autodiff = lowering.backend.autodiff
-    is_only = lowering.is_fast and autodiff.only_fast
-    code = fast = _emit(lowering, cuts, wide=autodiff.keeps_float_derivatives, fast=is_only)
-    differs = lowering.is_fast or (lowering.style == "compiled" and cuts.is_wide)
-    if differs and not autodiff.only_fast:
-        fast = _emit(lowering, cuts, wide=True, fast=lowering.is_fast)
-    return check_dtypes(lowering, code, fast) if lowering.checks else (code, fast)
-
-
-def _emit(lowering: Lowering, cuts: Cuts, *, wide: bool, fast: bool) -> Code:
-    """Emit the code of one split: `wide`, of the one that keeps more, if there is one."""
+def emit_code(
+    lowering: Lowering, cut: ResidualCut, *, fast: bool, joined: Graph | None = None
+) -> Code:
+    """Emit the code of one split; `joined` is forward in one with what it keeps."""
     graphs, emission = lowering.graphs, lowering.emission
     prepared = Prepared() if fast and lowering.prepares else None
-    cut, joined = cuts.split(graphs, lowering.backend.autodiff, wide=wide, fast=fast)
-    # Where forward is joined with `keep`, that gives nothing by itself.
-    keep = cuts.anywhere.keep
-    keep = keep if joined is None else Graph("keep", keep.inputs, ())
     return Code(
         # An activation's forward is the same under every rule, whose params it does not read.
         emit_body(graphs.forward, emission, fast, None if graphs.is_rule else prepared),
-        emit_body(keep, emission, fast, prepared),
+        emit_body(cut.keep, emission, fast, prepared),
         emit_body(cut.backward, emission, fast, prepared),
         prepared,
         None if joined is None else emit_body(joined, emission, fast, prepared),
     )
 
 
-@provided
-def check_dtypes(lowering: Lowering, code: Code, fast: Code) -> tuple[Code, Code]:
-    """Let code begin with a check of its inputs' dtypes, where the backend lacks an op for some."""
-    return code, fast
-
-
-emit_tangent = of_engine(__name__, "emit_tangent", "forward mode")
-
-
-def _origin(lowering: Lowering, cuts: Cuts) -> Origin:
-    graphs, cut = lowering.graphs, cuts.anywhere
-    return Origin(
-        name=graphs.name,
-        is_rule=graphs.is_rule,
-        compiled=lowering.style == "compiled",
-        fused=graphs.fused,
-        casts=graphs.casts_in(lowering.backend),
-        graphs=(graphs.forward, cut.keep, cut.backward) if not cuts.is_wide else None,
-        input_types=tuple(map(graphs.type_of, graphs.inputs)),
-        output_types=tuple([node.type for node in graphs.forward.outputs]),
-        gradient_types=tuple([node.type for node in graphs.backward.outputs]),
+def describe(
+    lowering: Lowering,
+    cut: ResidualCut,
+    code: Code,
+    fast: Code,
+    checks: Checks,
+    dual: Callable[[], Attached] | None,
+) -> Emitted:
+    """Return the code of a pair with what a backend's template has to know of it."""
+    graphs, backward = lowering.graphs, lowering.graphs.backward
+    is_linear_map = is_linear(backward, graphs.cotangents)
+    return Emitted(
+        origin=Origin(
+            name=graphs.name,
+            is_rule=graphs.is_rule,
+            compiled=lowering.style == "compiled",
+            fused=graphs.fused,
+            casts=graphs.casts_in(lowering.backend),
+            graphs=(graphs.forward, cut.keep, cut.backward),
+            input_types=tuple(map(graphs.type_of, graphs.inputs)),
+            output_types=tuple([node.type for node in graphs.forward.outputs]),
+            gradient_types=tuple([node.type for node in backward.outputs]),
+        ),
+        names=Names(
+            identifier=lowering.identifier,
+            params=graphs.params,
+            inputs=graphs.inputs,
+            outputs=graphs.outputs,
+            cotangents=graphs.cotangents,
+            wrt=graphs.wrt,
+            tangents=graphs.tangents,
+        ),
+        code=code,
+        fast=fast,
+        residuals=Residuals(cut.residuals, cut.computed, likes=cut.likes),
+        aliasing=find_aliasing(graphs),
+        checks=checks,
+        derivative=Derivative(
+            dual=dual,
+            pushes=is_linear_map or graphs.pushed is not None,
+            linear=is_linear_map,
+            keeps_output=graphs.keeps_output,
+            undifferentiable=tuple([i for i, seed in enumerate(graphs.seeds) if seed is None]),
+        ),
     )
 
 
-def _names(lowering: Lowering, defaults: Mapping[str, Any] | None) -> Names:
-    graphs = lowering.graphs
-    params = (*graphs.params, *(("key",) if graphs.is_random else ()))
-    values: dict[str, Any] = {}
-    if defaults is not None and params:
-        safe_name_of = dict(zip(lowering.author_params, graphs.params, strict=True))
-        values = {"key": None} if graphs.is_random else {}
-        values |= {safe_name_of.get(name, name): value for name, value in defaults.items()}
-    return Names(
-        identifier=lowering.identifier,
-        params=params,
-        defaults=values,
-        inputs=graphs.inputs,
-        outputs=graphs.outputs,
-        cotangents=graphs.cotangents,
-        wrt=graphs.wrt,
-        tangents=graphs.tangents,
-    )
-
-
-def _attach(lowering: Lowering, emitted: Emitted) -> Attached:
-    backend, emission = lowering.backend, lowering.emission
-    if emitted.draws:
-        # The function itself: an ejected file holds its source.
-        emission.namespace["draw_key"] = loaded(backend.draws.draw_key)
-    source = emission.with_definitions(backend.autodiff.render(emitted))
+def attach(lowering: Lowering, emitted: Emitted) -> Attached:
+    """Return the native object of a pair, of which the backend writes the source."""
+    autodiff, emission = lowering.backend.autodiff, lowering.emission
+    source = emission.with_definitions(autodiff.render(emitted))
     name = lowering.graphs.name
     namespace = compile_source(source, name, emission.namespace, emission.written)
-    native = backend.autodiff.finish(namespace, emitted)
-    return Attached(native, source, backend.autodiff.call(native, emitted), emitted)
+    native = autodiff.finish(namespace, emitted)
+    return Attached(native, source, autodiff.call(native, emitted), emitted)

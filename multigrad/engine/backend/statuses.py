@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,16 +12,16 @@ from importlib.util import find_spec
 from typing import Any
 
 from ...core.backend.contract import Backend
-from ...core.backend.discovery import REFERENCE, REGISTRY, entry_points, load_backend
-from ...core.support.installed import (
+from ...core.backend.discovery import (
     OWN,
-    find_version,
-    install_line,
+    REFERENCE,
+    REGISTRY,
+    entry_points,
+    load_backend,
     package_of,
-    requirements_of,
-    why_too_old,
 )
-from ...errors import BackendNotFound
+from ...errors import BackendNotFound, suggest
+from ..support.installed import find_version, install_line, requirements_of, why_too_old
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,34 @@ def _foresee(name: str, point: Any, package: str) -> str | None:
     if root and not is_importable(root):
         return f"its entry point names {root}, which is not there: reinstall {package}"
     return why_too_old(name, package) if package else None
+
+
+# --- errors that say what to install --------------------------------------------------------------
+def unknown_backend_error(name: str) -> BackendNotFound:
+    """Return the error for a name that no backend has."""
+    points = entry_points()
+    line = install_line(str(name), OWN, requirements_of(str(name), OWN))
+    if f"'{OWN}-" in line:  # a distribution of its own
+        return BackendNotFound(f"backend {name!r} is not installed: {line}")
+    # "tf" means the name that begins with t and has an f further on.
+    letters = ".*".join(map(re.escape, str(name)))
+    word = next((n for n in points if name and re.match(letters, n)), str(name))
+    return BackendNotFound(
+        f"no backend named {name!r}{suggest(word, points)} (backends: {', '.join(points)})"
+    )
+
+
+def unloadable_error(name: str, place: str, error: BaseException) -> BackendNotFound:
+    """Return the error for a backend of which `place` has raised another one."""
+    # Any other missing module is a fault of the package.
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == name:
+        package = package_of(entry_points()[name])
+        line = install_line(name, package, requirements_of(name, package))
+        return BackendNotFound(
+            f"backend {name!r} needs {error.name}, which is not installed: {line}"
+        )
+    message = f"{type(error).__name__}: {error}".rstrip(": ")
+    return BackendNotFound(f"backend {name!r} cannot be loaded: {place} raises {message}")
 
 
 # --- checks of a third party's backend ------------------------------------------------------------

@@ -18,10 +18,9 @@ from typing import Any
 
 from ...core.backend.contract import Backend
 from ...core.backend.discovery import entry_points as find_backends
-from ...core.backend.discovery import load_backend, tell_loaded
+from ...core.backend.discovery import find_points, load_backend, tell_loaded
 from ...core.ir.graph import Graph
 from ...core.ir.op import INT64
-from ...core.support.installed import find_points
 from ...core.support.threads import collector_paused
 from ...core.trace.source import OWN
 from ...core.trace.trace import Value

@@ -24,7 +24,7 @@ from ...core.trace.trace import dtype_name
 from ...errors import GradientError, UnsupportedOp
 
 
-def bind_other_checks(
+def bind_checks(
     graphs: FunctionGraph,
     emission: Emission,
     cut: ResidualCut,
@@ -32,7 +32,9 @@ def bind_other_checks(
 ) -> Checks:
     """Bind the functions by which the code refuses a call or a derivative.
 
-    The arguments as in the core.
+    Args:
+        author_params: the params under their author's names, where people call the code; None
+            where an entry has looked at the arguments already.
     """
     autodiff = emission.backend.autodiff
     shape, gradients = bind_shape_checks(graphs, emission)

@@ -2,7 +2,7 @@
 beside, loops, forward mode, and rules whose residuals are chosen.
 
 There is one split for code that may run anywhere: under transforms, and where a derivative is taken
-of it. Where none is taken, fast code may keep more and compute less: `WideCuts.wide`.
+of it. Where none is taken, fast code may keep more and compute less: `Cuts.wide`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from ...core import ops
 from ...core.backend.contract import Autodiff, Backend
 from ...core.ir.graph import Graph, walk
-from ...core.lowering.function_graph import Cuts, FunctionGraph, find_aliasing
+from ...core.lowering.function_graph import FunctionGraph, find_aliasing
 from ...core.passes.residuals import ResidualCut, cut_residuals
 from ...core.passes.simplify import nodes_of, simplify, without_memory
 from ...core.support.records import record
@@ -189,9 +189,17 @@ class WideCut:
 
 
 @record()
-class WideCuts(Cuts):
-    """Cuts of which fast code may have another, `wide`; None if it keeps the same."""
+class Cuts:
+    """Where backward is split.
 
+    Attributes:
+        anywhere: in code that may be differentiated.
+        late: inputs that only code reads which may be differentiated.
+        wide: in fast code, which keeps more and computes less; None if it keeps the same.
+    """
+
+    anywhere: ResidualCut
+    late: tuple[str, ...] = ()
     wide: WideCut | None = None
 
     @property
@@ -200,12 +208,14 @@ class WideCuts(Cuts):
 
     @property
     def histories(self) -> tuple[str, ...]:
+        """The residuals that fast code keeps in addition."""
         if self.wide is None:
             return ()
         return tuple(r for r in self.wide.cut.residuals if r not in self.anywhere.residuals)
 
     @property
     def likes(self) -> tuple[str, ...]:
+        """The residuals of which no code of backward reads more than the shape and dtype."""
         if self.wide is None:
             return self.anywhere.likes
         cuts = (self.anywhere, self.wide.cut)
@@ -216,6 +226,7 @@ class WideCuts(Cuts):
     def split(
         self, graphs: FunctionGraph, autodiff: Autodiff, *, wide: bool, fast: bool
     ) -> tuple[ResidualCut, Graph | None]:
+        """Return the split of some code, and the graph of forward joined with what it keeps."""
         is_wide, cut = wide and self.wide is not None, self.anywhere
         if wide and self.wide is not None:
             graphs, cut = self.wide.graphs, self.wide.cut
@@ -225,12 +236,20 @@ class WideCuts(Cuts):
         return cut, join_forward_and_keep(graphs, cut) if joins else None
 
 
-def find_other_cuts(
+def find_cuts(
     graphs: FunctionGraph, backend: Backend, *, forward_mode: bool, fast: bool, compiled: bool
 ) -> Cuts:
-    """Split backward as a backend's code needs it; the arguments as in `find_cuts`."""
+    """Split backward as a backend's code needs it.
+
+    Args:
+        forward_mode: whether the object pushes tangents itself.
+        fast: whether the backend has fast code.
+        compiled: whether a compiler reads the code, which takes no derivative of loops.
+    """
     autodiff = backend.autodiff
     floats, is_watched = autodiff.keeps_float_derivatives, autodiff.watches_outputs
+    if graphs.is_plain and not forward_mode:
+        return Cuts(graphs.cut(floats, watched=is_watched))
     # A tangent map of the author's own may read anything, also where it is run on what forward
     # keeps for backward; one that is transposed, only what is kept.
     is_own = graphs.pushed is not None and (forward_mode or autodiff.transposes)
@@ -242,16 +261,14 @@ def find_other_cuts(
     if not keeps_inputs and graphs.residuals not in ("input", "recompute"):
         wide = _find_wide(graphs, backend, fast, compiled)
     if wide is not None and floats:  # what it keeps has its derivative, so all code may keep it
-        return WideCuts(wide.cut, wide=wide)
+        return Cuts(wide.cut, wide=wide)
     if keeps_inputs or wide is not None:
-        return WideCuts(cut_at_inputs(graphs, pushes=autodiff.transposes), wide=wide)
+        return Cuts(cut_at_inputs(graphs, pushes=autodiff.transposes), wide=wide)
     packs = backend.kernels.bits is not None
-    return WideCuts(cut_otherwise(graphs, floats, watched=is_watched, packs=packs))
+    return Cuts(cut_otherwise(graphs, floats, watched=is_watched, packs=packs))
 
 
-def find_cuts_for_writes(
-    graphs: FunctionGraph, backend: Backend, *, joins: bool
-) -> WideCuts | None:
+def find_cuts_for_writes(graphs: FunctionGraph, backend: Backend, *, joins: bool) -> Cuts | None:
     """Return a split whose backward reads no input to which others may have written since, where
     the code itself keeps what it has computed of it instead; None if that is the usual split.
 
@@ -264,7 +281,7 @@ def find_cuts_for_writes(
     if not reads_unkept(graphs, cut_otherwise(graphs, floats, watched=watched, packs=packs)):
         return None
     if floats or graphs.is_once or graphs.first_order:
-        return WideCuts(cut_otherwise(graphs, True, watched=watched, packs=packs, written=True))
+        return Cuts(cut_otherwise(graphs, True, watched=watched, packs=packs, written=True))
     if not joins:
         return None
     pair = with_histories(graphs) or graphs
@@ -272,7 +289,7 @@ def find_cuts_for_writes(
     if any(map(cut.keep.reads, pair.outputs)):  # what is kept is computed of an output
         return None
     # The input itself as well, by which the derivative of a backward passes.
-    return WideCuts(cut_at_inputs(graphs), graphs.unkept, WideCut(pair, cut))
+    return Cuts(cut_at_inputs(graphs), graphs.unkept, WideCut(pair, cut))
 
 
 def _find_wide(

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ...core.support.installed import OWN, install_line, requirements_of
+from ...core.backend.discovery import OWN
 from ...errors import BackendNotFound
+from .installed import install_line, requirements_of
 
 
 def extra_line(extra: str) -> str:

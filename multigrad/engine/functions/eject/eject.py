@@ -25,12 +25,12 @@ from ....core.ir.op import dtype_name
 from ....core.lowering.checks import shapes_agree
 from ....core.lowering.emit import apply_patterns
 from ....core.lowering.function_graph import FunctionGraph
-from ....core.lowering.lower import lower_graphs
 from ....core.support.lazy_modules import loaded
 from ....core.support.trees import Tensor
 from ....errors import GradientError, UnsupportedOp
 from ...backend.features import Ejection
 from ...lowering.checks import format_lengths
+from ...lowering.lower import lower_pair
 from .statements import WIDEST, literal
 from .tree_shaking import Shaker
 
@@ -76,7 +76,7 @@ def eject(
             f"{backend.name} cannot do: eject the rule without over= or axis_name=, or save it "
             "with xg.save"
         )
-    lowered = lower_graphs(
+    lowered = lower_pair(
         graphs,
         _ejecting(backend, ejection, graphs),
         defaults,
@@ -111,7 +111,7 @@ def eject_operators(operators: Mapping[str, FunctionGraph], backend: Backend) ->
     for name, graphs in operators.items():
         for_operator = replace(ejection, render=ejection.operator(name))
         renamed = replace(graphs, name=name)
-        lowered = lower_graphs(renamed, _ejecting(backend, for_operator, renamed), style="plain")
+        lowered = lower_pair(renamed, _ejecting(backend, for_operator, renamed), style="plain")
         shaker.taken |= _words(lowered.source) - set(lowered.native)
         shaker.parts.append(shaker.add(lowered.source, lowered.native))
     title = f"The operators of an exported program: {', '.join(operators)}"

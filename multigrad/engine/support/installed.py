@@ -1,4 +1,5 @@
-"""Versions of installed frameworks and those that backends need, by metadata alone.
+"""Versions of installed frameworks and those that backends need, by metadata alone, and how to
+install them.
 
 The lower bound is in one place, the metadata of the package that offers the backend: its extra of
 the backend's name, or a dependency on the framework. No framework is imported to read it, and
@@ -11,9 +12,10 @@ import functools
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-OWN = "multigrad-rules"  # the distribution whose names no other may take
+from ...core.backend.discovery import read_header
+
 # Parts of a `Requires-Dist` line (PEP 508), as far as backends need them.
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 EXTRA = r"""extra\s*==\s*["']([^"']+)["']"""
@@ -53,13 +55,6 @@ def normalized(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
-def read_header(distribution: Any, name: str) -> list[str]:
-    """Return the lines of a name in a package's metadata."""
-    # `importlib.metadata` reads the description, too, which takes ten times as long.
-    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-    return re.findall(rf"^{name}: *(.*?) *$", text.partition("\n\n")[0], re.MULTILINE)
-
-
 @functools.cache
 def required_by(package: str) -> tuple[str, ...]:
     """Return the `Requires-Dist` lines of a package.
@@ -74,46 +69,6 @@ def required_by(package: str) -> tuple[str, ...]:
     if not lines and distribution.read_text("METADATA") is None:  # of an egg
         lines = distribution.requires or []
     return tuple(lines)
-
-
-def find_points(group: str) -> list[Any]:
-    """Return the entry points of a group; packages with damaged metadata have none."""
-    return [point for point in _read_points() if point.group == group]
-
-
-@functools.cache
-def _read_points() -> list[Any]:
-    # Each reading goes through the files of all packages, and to make objects of all that they
-    # offer, not only of what names us, takes three times as long.
-    from importlib import metadata
-
-    return [point for each in metadata.distributions() for point in _points_of(each)]
-
-
-def _points_of(distribution: Any) -> list[Any]:
-    from importlib import metadata
-
-    try:
-        if "multigrad" not in (distribution.read_text("entry_points.txt") or ""):
-            return []
-        # Python imports the first one on the path, not this one if it is further back.
-        return list(metadata.distribution(_name_of(distribution)).entry_points)
-    except Exception:  # its metadata is damaged, whatever that raises: it offers nothing
-        return []
-
-
-def package_of(point: Any) -> str:
-    """Return the package that declares an entry point, "" where that is not known."""
-    try:
-        return _name_of(point.dist)
-    except (AttributeError, KeyError, TypeError):  # no metadata, or damaged
-        return ""
-
-
-# Cached, because a distribution offers several points, and each would read a file.
-@functools.cache
-def _name_of(distribution: Any) -> str:
-    return next(iter(read_header(distribution, "Name")), "")
 
 
 def requirements_of(name: str, package: str) -> list[Requirement]:
