@@ -262,7 +262,7 @@ def lower_plain(graphs: FunctionGraph, backend: Backend, *, style: Style = "fast
     if lowering.is_fast and not autodiff.only_fast:
         fast = emit_code(lowering, cut, fast=True)
     checks = Checks(bind_shape_check(graphs, lowering.emission), ("",) * len(graphs.wrt))
-    return attach(lowering, describe(lowering, cut, code, fast, checks, dual))
+    return attach(lowering, describe(lowering, cut, code, fast, checks=checks, dual=dual))
 
 
 def prepare(graphs: FunctionGraph, backend: Backend, style: Style) -> Lowering:
@@ -305,6 +305,7 @@ def describe(
     cut: ResidualCut,
     code: Code,
     fast: Code,
+    *,
     checks: Checks,
     dual: Callable[[], Attached] | None,
 ) -> Emitted:

@@ -66,7 +66,7 @@ def lower_pair(
         facts = {own: bind(f"check_{own}", asked[name]) for name, own in pairs if name in asked}
         bound_checks = replace(bound_checks, facts=facts)
     tangent = emit_tangent(lowering, cuts.anywhere, bound_checks) if forward_mode else None
-    emitted = describe(lowering, cuts.anywhere, code, fast, bound_checks, dual)
+    emitted = describe(lowering, cuts.anywhere, code, fast, checks=bound_checks, dual=dual)
     key = ("key",) if graphs.is_random else ()
     values = {}
     if defaults is not None and (params or key):
