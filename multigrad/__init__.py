@@ -221,8 +221,8 @@ _MOVED = {
     "graph": ("core", "engine"),
     "rules": ("core.rules", "engine.rules", ""),
 }
-_install_aliases(__name__, {**_MODULES, **_MOVED})
 _load_engine(__name__)
+_install_aliases(__name__, {**_MODULES, **_MOVED})
 # FreeGrad's names, and names that others replace: they work, but `dir` does not list them.
 _OTHER_NAMES = {
     "cli",

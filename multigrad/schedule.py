@@ -2,7 +2,7 @@
 
 A Schedule is a formula and a count. `step()` moves the count on; a rule that has the schedule for a
 param reads its value at forward, so a backward uses the value of its forward. It becomes a number
-in one place, `trace/lookups.py`: in eager code a float; in code that `xg.jit`,
+in one place, `engine/trace/moving_numbers.py`: in eager code a float; in code that `xg.jit`,
 torch.compile or tf.function keeps a tensor that follows it; under a plain jax.jit a constant, of
 whose end jax is told. The formulas are written once, in the neutral dialect: `schedule(step)` takes
 numbers and tensors of every framework, those of a trace among them.
@@ -19,17 +19,22 @@ from numbers import Integral, Real
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from .core.backend.compiler_events import is_tracing, tell_moved
+from .core.backend.compiler_events import is_tracing
 from .core.backend.values import concrete_number, owner_of
 from .core.ir.op import FLOATS, dtype_name
-from .core.support.lazy_modules import module_hooks
-from .core.support.pickles import name_in_module, pickled
+from .core.support.pickles import pickled
 from .core.support.threads import make_lock
 from .core.support.trees import Tensor
-from .core.trace.active_rules import Moving
 from .core.trace.xp import all as xp
 from .engine.functions.calls.parameters import told_arguments
-from .engine.trace.moving_numbers import check_move, note_moved, refuse_step
+from .engine.support.public_modules import module_hooks, name_in_module
+from .engine.trace.moving_numbers import (
+    MovingNumber,
+    check_move,
+    note_moved,
+    refuse_step,
+    tell_moved,
+)
 from .errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError, suggest
 
 __all__ = ["Schedule", "cosine", "exponential", "from_dict", "linear", "of", "piecewise"]
@@ -37,7 +42,7 @@ __all__ = ["Schedule", "cosine", "exponential", "from_dict", "linear", "of", "pi
 
 # --- what schedules are given: numbers, whole numbers, functions by name --------------------------
 def read_number(what: str, value: Any) -> float:
-    number = None if isinstance(value, Moving) else number_in(value)
+    number = None if isinstance(value, MovingNumber) else number_in(value)
     if number is None:
         raise RuleTypeError(f"{what} is a number, got {type(value).__name__} {value!r:.40}")
     if not math.isfinite(number):
@@ -94,7 +99,7 @@ def find_function(fn: str) -> Callable[..., Any]:
 _stepping = make_lock()
 
 
-class Schedule(Moving):
+class Schedule(MovingNumber):
     """A number that changes from step to step: `xg.use(rule, params={"width": schedule})`.
 
     Made by `linear`, `cosine`, `exponential`, `piecewise` and `of`. A copy (`copy.deepcopy`, also

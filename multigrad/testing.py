@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .audit.audit import AuditReport, audit, check
-from .core.support.lazy_modules import module_hooks
 from .engine.support.extras import import_conformance
+from .engine.support.public_modules import module_hooks
 from .look.check import CheckReport
 from .look.parity import ParityReport, parity
 

@@ -24,10 +24,10 @@ import numpy as np
 from ..core.backend.discovery import load_backend
 from ..core.functions.capture_errors import defined_at
 from ..core.rules.signature import name_of
-from ..core.support.pickles import is_of_session, name_in_module
 from ..engine.capture.user_code.inspection import mentioned
 from ..engine.capture.user_code.snapshot import functions_of
 from ..engine.functions.calls.arguments import replace_at
+from ..engine.support.public_modules import is_of_session, name_in_module
 from ..look.subject import as_array, is_float_array, origin_of
 from .consistency import judge_bfloat16, judge_float16
 from .derivatives import differs_in_own_dtype, judge_second, slope_along

@@ -8,10 +8,12 @@ May import the rooms up to `graph`; docs/architecture.md has their order.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..core.support.lazy_modules import lazy_names
+from ..core.support.lazy_modules import missing_name_error
+from ..core.support.threads import load_module
 
 # Modules that an author asks for by name. Some are of rooms above, which this one may not import.
 MODULES = {
@@ -21,6 +23,12 @@ MODULES = {
     "ops": "multigrad.core.ops",
     "random": "multigrad.engine.random",
 }
+
+
+def _places(root: str, names: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    return {name: f"{root}{file}" for file, file_names in names.items() for name in file_names}
+
+
 # Keep both lists equal: the first is for type checkers, the second runs, and loads no more than an
 # author's code names. See tests/graph/support/test_lazy_modules.py.
 if TYPE_CHECKING:
@@ -117,8 +125,8 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...  # `MODULES`
 
 else:
-    _find, _list = lazy_names(
-        __name__,
+    FILES = _places(
+        "multigrad",
         {
             ".errors": (
                 "GradientError", "MultigradError", "RuleError", "RuleValueError", "StaleTraceError",
@@ -162,10 +170,16 @@ else:
             ),
         },
     )  # fmt: skip
-    __all__ = ["ops", "random", *_list()]  # noqa: PLE0604
+    __all__ = ["ops", "random", *sorted(FILES)]  # noqa: PLE0604
 
     def __getattr__(name: str) -> Any:
-        return import_module(MODULES[name]) if name in MODULES else _find(name)
+        if name in MODULES:
+            return import_module(MODULES[name])
+        if name not in FILES:
+            raise missing_name_error(__name__, name, sorted(FILES))
+        # Later look-ups find the value in the module.
+        value = globals()[name] = getattr(load_module(FILES[name]), name)
+        return value
 
     def __dir__() -> list[str]:
         return __all__

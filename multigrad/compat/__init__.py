@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..core.backend.discovery import load_backend
-from ..core.support.lazy_modules import Getter, Lister, module_hooks
+from ..engine.support.public_modules import Getter, Lister, module_hooks
 
 __all__ = ["norse", "snntorch", "spikingjelly"]
 

@@ -14,7 +14,7 @@ from ..core.rules.library.transforms import (
     rectangular_jam,
     scale,
 )
-from ..core.support.lazy_modules import module_hooks
+from ..engine.support.public_modules import module_hooks
 
 __all__ = [
     "centralize",

@@ -7,7 +7,11 @@ from __future__ import annotations
 from ..core.support.lazy_modules import provide
 
 provide("multigrad", {
-    # arrays that are split over devices
+    # public names of rooms, what tracebacks show, and arrays that are split over devices
+    "core.support.lazy_modules": {
+        "engine.support.public_modules": "find_room missing_name_error"
+    },
+    "core.support.tracebacks": {"engine.support.tracebacks": "shorten"},
     "core.support.params": {"engine.support.shards": "read_shards"},
     "core.backend.discovery": {
         "engine.backend.statuses": "admit unknown_backend_error unloadable_error",
@@ -25,7 +29,9 @@ provide("multigrad", {
         "engine.passes.shapes": "needed_shapes computed_shape shape_by_operands"
     },
     "core.trace.identity": {"engine.trace.contents": "key_of_object"},
-    "core.trace.lookups": {"engine.trace.moving_numbers": "read_noted"},
+    "core.trace.lookups": {
+        "engine.trace.moving_numbers": "read numbers_of as_it_stands is_handed_along hand_along"
+    },
     "core.trace.coercion": {
         "engine.trace.coercion": "coerce_integers in_common_dtype lift_array result_of_small"
     },
@@ -97,7 +103,10 @@ provide("multigrad", {
         "engine.support.shards": "with_choices",
         "engine.functions.chain": "chain",
     },
-    "core.rules.rule_in_force": {"engine.support.parts": "bind_addressed"},
+    "core.rules.rule_in_force": {
+        "engine.support.parts": "bind_addressed",
+        "engine.rules.model.rule_graphs": "graph_of",
+    },
     "core.rules.vjp": {
         "engine.rules.jvp": "vjp_by_framework as_derived entry_of vjp_as_written",
         "engine.functions.calls.arguments": "open_leaves",

@@ -7,7 +7,7 @@ Each is a `Function` for every framework; `catalogue()` has them by name.
 
 from typing import TYPE_CHECKING
 
-from ..core.support.lazy_modules import module_hooks
+from ..engine.support.public_modules import module_hooks
 from .binary import (
     approx_sign,
     learnable_step,

@@ -19,10 +19,11 @@ from ..core.rules.registry import resolve, unknown_keyword_error
 from ..core.rules.rule import Rule
 from ..core.rules.rule_application import apply_rule
 from ..core.support.params import read_params
-from ..core.trace.active_rules import Moving, settle
+from ..core.trace.active_rules import settle
 from ..engine.functions.calls.arguments import replace_at
 from ..engine.rules.gradients import GradientRule
 from ..errors import RuleError, RuleTypeError, RuleValueError
+from ..schedule import Schedule
 from .compiled_steps import BACKEND, opaque, read_number, read_value
 from .config import describe_params, describe_rule, read_both
 from .params import RuleParams, common_defaults
@@ -164,7 +165,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             {name: self._add_number(name, settle(each)) for name, each in numbers.items()},
             {name: value for name, value in given_params.items() if name not in numbers},
             self._add_number,
-            {name: value for name, value in given_params.items() if isinstance(value, Moving)},
+            {name: value for name, value in given_params.items() if isinstance(value, Schedule)},
             find_rule=gradient_rule.look_up,
         )
         # Last, so that an error before leaves the inner optimizer unchanged.

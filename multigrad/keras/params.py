@@ -26,7 +26,8 @@ import numpy as np
 from ..core.rules.rule import Rule
 from ..core.rules.rule_in_force import RuleInForce
 from ..core.support.params import as_number
-from ..core.trace.active_rules import Moving, settle
+from ..core.trace.active_rules import settle
+from ..engine.rules.model.rule_graphs import tensor_params
 from ..errors import MultigradError, RuleError, RuleTypeError, suggest
 from ..schedule import Schedule
 from .compiled_steps import BACKEND, HOST, assign_number, is_taken, read_array, read_value
@@ -61,7 +62,7 @@ class RuleParams(MutableMapping[str, Any]):
         variables: dict[str, Any],
         fixed: dict[str, Any],
         add_variable: AddVariable,
-        schedules: Mapping[str, Moving] | None = None,
+        schedules: Mapping[str, Schedule] | None = None,
         find_rule: Callable[[], RuleInForce | None] = lambda: None,
     ) -> None:
         self._owner = owner
@@ -81,7 +82,7 @@ class RuleParams(MutableMapping[str, Any]):
 
     # --- schedules --------------------------------------------------------------------------------
 
-    def follow_schedules(self, schedules: Mapping[str, Moving]) -> None:
+    def follow_schedules(self, schedules: Mapping[str, Schedule]) -> None:
         """Let Variables follow these schedules from now on, and no others."""
         for schedule in self.schedules.values():
             schedule.unfollow(self)
@@ -105,7 +106,7 @@ class RuleParams(MutableMapping[str, Any]):
         for name in self.count_variables.keys() - self.schedules.keys():
             self._drop_variable(self.count_variables.pop(name).variable)
 
-    def before_step(self, moving: Moving) -> None:
+    def before_step(self, moving: Schedule) -> None:
         """Set a schedule to the step that a checkpoint has restored, if one has."""
         for name, schedule in self.schedules.items():
             if schedule is moving:
@@ -113,7 +114,7 @@ class RuleParams(MutableMapping[str, Any]):
                 if count is not None:
                     schedule.load_state_dict({"count": count})
 
-    def on_move(self, moving: Moving) -> None:
+    def on_move(self, moving: Schedule) -> None:
         """Set the Variables of a schedule that has moved."""
         for name, schedule in self.schedules.items():
             if schedule is moving:
@@ -298,7 +299,7 @@ class LayerParams(RuleParams):
             self._add_params(rule, bound_rule)
 
     def _add_params(self, rule: Rule, bound_rule: RuleInForce) -> None:
-        may_be_tensors = set(bound_rule.tensor_params())
+        may_be_tensors = set(tensor_params(bound_rule))
         defaults = {**rule.params, **common_defaults(rule)}
         self._defaults = {
             name: defaults[name] for name in may_be_tensors if isinstance(defaults.get(name), float)
@@ -311,7 +312,7 @@ class LayerParams(RuleParams):
             else:
                 self.fixed[name] = value
         numbers = bound_rule.numbers.items()
-        moving = {name: value for name, value in numbers if isinstance(value, Moving)}
+        moving = {name: value for name, value in numbers if isinstance(value, Schedule)}
         for name in moving.keys() & may_be_tensors - self.variables.keys():
             self.variables[name] = self._add_variable(name, moving[name].value, "float32")
             self._bound.add(name)
@@ -341,7 +342,7 @@ class LayerParams(RuleParams):
         values = bound_rule.numbers
         for name, variable in self.variables.items():
             variable.assign(float(settle(values[name])))
-        self.follow_schedules({name: v for name, v in values.items() if isinstance(v, Moving)})
+        self.follow_schedules({name: v for name, v in values.items() if isinstance(v, Schedule)})
 
     def numbers(self) -> dict[str, Any]:
         """Return the params now; of a Variable the exact number that it was given, if unchanged."""

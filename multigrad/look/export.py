@@ -22,7 +22,6 @@ from ..core.functions.arguments import flatten
 from ..core.functions.capture_errors import NotCaptured
 from ..core.functions.recipe import Variant
 from ..core.rules.activation import Activation
-from ..core.rules.rule_in_force import read_number
 from ..core.rules.vjp import function_under
 from ..core.support.trees import optree
 from ..engine.functions.calls.arguments import unwrap
@@ -34,6 +33,7 @@ from ..engine.functions.object_function import on_backend
 from ..engine.functions.saving import OPERATORS_FILE, read_operators
 from ..engine.rules.saving import from_dict
 from ..engine.support.files import write_whole
+from ..engine.trace.moving_numbers import read_number
 from ..errors import FormatError, RuleTypeError, UnsupportedOp
 
 StrPath = str | os.PathLike[str]

@@ -24,6 +24,7 @@ from ..core.rules.rule import Rule
 from ..core.rules.rule_names import OWN
 from ..core.support.records import cached_property
 from ..engine.rules.advice import near_names, plain
+from ..engine.rules.model.rule_graphs import likely_graph
 from ..engine.rules.saving import other_numbers
 from ..errors import MultigradError, NativeRuleWarning, RuleValueError, suggest
 from ..estimators.declared import Estimator
@@ -179,7 +180,7 @@ def without_input(rule: Rule) -> str:
     tin = np.array([[-7.0, 0.2, 1.1], [0.0, 9.0, -0.4]])
     try:
         with as_tried():
-            graph, _ = rule.bound_rule().likely_graph(True)
+            graph, _ = likely_graph(rule.bound_rule(), True)
             key = {} if graph is None or graph.input("key") is None else {"key": 0}
             params: dict[str, Any] = {**other_numbers(rule), **key}
             without, with_input = (rule(None, grad_out, x, **params) for x in (None, tin))

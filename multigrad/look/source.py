@@ -32,7 +32,7 @@ from ..core.rules.activation import Activation
 from ..core.rules.activation_function import as_forward, graphs_under
 from ..core.rules.registry import resolve
 from ..core.rules.rule import Rule
-from ..core.rules.rule_in_force import RuleInForce, chain_of, read_number
+from ..core.rules.rule_in_force import RuleInForce, chain_of
 from ..core.trace.active_rules import Moving
 from ..core.trace.trace import NeedsConcrete
 from ..engine.functions.chain import Chain
@@ -50,6 +50,8 @@ from ..engine.lowering.cuts import (
 )
 from ..engine.lowering.lower import lower_pair
 from ..engine.passes.residuals import PACK
+from ..engine.rules.model.rule_graphs import graph_of, likely_graph
+from ..engine.trace.moving_numbers import read_number
 from ..errors import MultigradError, RuleTypeError, TraceError, UnsupportedOp
 
 # --- show -----------------------------------------------------------------------------------------
@@ -163,13 +165,13 @@ def captured_graph(bound_rule: RuleInForce) -> Graph:
     """Return the graph of a rule; if it has several, the last one used."""
     rule = bound_rule.specialization.rule
     try:
-        return bound_rule.graph()
+        return graph_of(bound_rule)
     except NeedsConcrete as need:
         scope = f"one graph per {', '.join(need.facts)} of its input"
         graph, label = bound_rule.specialization.latest_graph(), "the last"
         # A graph without tin is that for gradients of params, which is not what is asked for.
         if graph is None or graph.input("tin") is None:
-            graph, facts = bound_rule.likely_graph(True)
+            graph, facts = likely_graph(bound_rule, True)
             label = f"for {', '.join(f'{name} {value}' for name, value in facts.items())}"
         if graph is None:
             raise MultigradError(

@@ -12,6 +12,7 @@ from multigrad.core.ir.op import PER_ELEMENT
 from multigrad.core.rules.rule import Rule
 from multigrad.core.support.params import read_shards
 from multigrad.engine.passes.shapes import computed_shape
+from multigrad.engine.rules.model.rule_graphs import likely_graph
 from multigrad.engine.trace.derived.shards import over_shards
 from multigrad.errors import MultigradError, UnsupportedOp
 
@@ -69,7 +70,7 @@ def bytes_of(exchange: Exchange) -> int:
 def exchanged_by(rule: Rule) -> Exchanged:
     """Return the data that a rule exchanges when used with over="global"."""
     try:
-        graph, facts = rule.bound_rule().likely_graph(True)
+        graph, facts = likely_graph(rule.bound_rule(), True)
     except MultigradError:
         return Exchanged("not known")
     if graph is None:

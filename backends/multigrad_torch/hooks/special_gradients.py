@@ -12,6 +12,7 @@ from torch.autograd import Variable
 
 from multigrad.core.rules.context import RuleInForce
 from multigrad.core.rules.rule_application import apply_rule
+from multigrad.engine.rules.model.rule_graphs import likely_graph
 from multigrad.errors import GradientError, MultigradError
 
 Tensor: TypeAlias = torch.Tensor
@@ -42,7 +43,7 @@ def apply_to_gradient(in_force: RuleInForce, grad: Tensor, name: str) -> Tensor:
 
 def draws(in_force: RuleInForce) -> bool:
     """Return whether a rule is random, as far as its captured graph tells."""
-    graph, _ = in_force.likely_graph(False)
+    graph, _ = likely_graph(in_force, False)
     return graph is not None and graph.input("key") is not None
 
 

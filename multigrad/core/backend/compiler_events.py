@@ -96,14 +96,6 @@ def tell_registered(epoch: int) -> None:
             backend.compiler.on_register(epoch)
 
 
-def tell_moved(moving: Any) -> None:
-    """Tell all loaded compilers, and a number's followers, that it has moved."""
-    for on_move in ON_MOVE:
-        on_move(moving)
-    for follower in moving.all_following():
-        follower.on_move(moving)
-
-
 def is_tracing() -> bool:
     """Return whether a loaded compiler traces what runs now, to run its trace again later."""
     for is_tracing_here in IS_TRACING:  # noqa: SIM110  (a loop, which Dynamo reads)

@@ -196,7 +196,7 @@ def _are_same(a: Any, b: Any) -> bool:
 # --- proofs that are shipped ----------------------------------------------------------------------
 PACKAGE = Path(__file__).parents[2]
 FILE = Path(__file__).with_name("shipped.txt")
-FOLDERS = ("core/rules/library", "engine/rules/peers.py", "estimators")
+FOLDERS = ("core/rules/library", "engine/rules/peers.py", "engine/rules/peer_rows.py", "estimators")
 
 
 def is_shipped(recipe: Recipe, variant: Variant) -> bool:

@@ -1,8 +1,7 @@
 """Rules applied to tensors, outside any autodiff: `rule(None, grad_out, tin, **params)`.
 
-`apply_rule` is for one gradient, `apply_to_many` for a list of gradients in as few calls of the
-framework as it has. Both run the rule as code of the backend, which `find_rule` emits once for each
-dtype and set of facts about the gradient, or as written where it cannot be captured.
+`apply_rule` runs the rule as code of the backend, which `find_rule` emits once for each dtype and
+set of facts about the gradient, or as written where it cannot be captured.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 from ...errors import GradientError, TraceError
 from .. import ops
 from ..backend.contract import Backend
-from ..backend.discovery import backend_among, backend_of
+from ..backend.discovery import backend_among
 from ..backend.values import in_one_framework
 from ..functions.capture_errors import NotCaptured
 from ..functions.facts import gather_facts
@@ -29,7 +28,7 @@ from ..lowering.checks import (
     shapes_agree,
     two_devices,
 )
-from ..lowering.lower import emit_bare_rule, emit_rule_once
+from ..lowering.lower import emit_rule_once
 from ..support.threads import build_once
 from ..trace.active_rules import CHECKED, note_for_ranks
 from ..trace.identity import items_key
@@ -112,7 +111,7 @@ def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | 
     check_values(specialization.subject, specialization.runtime, backend, grad_out, values)
     if tin is not None and grad_out.dtype != tin.dtype:
         grad_out = backend.kernels.rows[ops.CAST](grad_out, dtype=tin.dtype)
-    find, _ = _opaque.get(backend.name) or _make_opaque(backend)
+    find = _finders.get(backend.name) or opaque_on(backend, find_rule, _finders)
     emitted = find(specialization, backend, grad_out, tin, values)
     if emitted is None:
         return run_as_written(specialization, ctx, grad_out, tin, values)
@@ -122,16 +121,16 @@ def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | 
     return emitted.call(*arguments, *values, *key)
 
 
-# `find_rule` and `_apply_to_list` by backend, opaque to its compiler: one that reads Python would
-# enter the capture.
-_opaque: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+# `find_rule` by backend, opaque to its compiler: one that reads Python would enter the capture.
+_finders: dict[str, Callable[..., Any]] = {}
 
 
-def _make_opaque(backend: Backend) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def opaque_on(
+    backend: Backend, function: Callable[..., Any], table: dict[str, Any]
+) -> Callable[..., Any]:
+    """Return a function that the backend's compiler does not read, kept in a table by backend."""
     opaque = backend.compiler.opaque
-    if opaque is None:
-        return _opaque.setdefault(backend.name, (find_rule, _apply_to_list))
-    return _opaque.setdefault(backend.name, (opaque(find_rule), opaque(_apply_to_list)))
+    return table.setdefault(backend.name, function if opaque is None else opaque(function))
 
 
 def find_rule(
@@ -182,52 +181,3 @@ def _build(
     lacking = find_lacking(specialization.subject, backend, graph)
     emitted = emit_rule_once(graph, backend, specialization.code.entries)
     return EmittedRule(emitted, graph, lacking)
-
-
-# Rules that draw, that ask for facts of their input, or whose params are tensors act on one
-# gradient after another; so do all rules where a framework has no such call.
-def apply_to_many(
-    in_force: RuleInForce, gradients: Sequence[Tensor], in_place: bool, *, only_asks: bool = False
-) -> list[Tensor] | None:
-    """Apply a rule in force to gradients of one class and dtype; None: apply it to each instead.
-
-    Args:
-        in_place: writes the results into the gradients.
-        only_asks: in place, writes nothing, and returns an empty list where it would write.
-    """
-    backend = backend_of(gradients[0])
-    if backend.autodiff.many is None:
-        return None
-    in_force = at_present(in_force, backend)
-    if not all(type(value) is float for value in in_force.values):
-        return None
-    _, apply_to_list = _opaque.get(backend.name) or _make_opaque(backend)
-    return apply_to_list(in_force, gradients, backend, in_place, only_asks)
-
-
-def _apply_to_list(
-    in_force: RuleInForce,
-    gradients: Sequence[Tensor],
-    backend: Backend,
-    in_place: bool,
-    only_asks: bool,
-) -> list[Tensor] | None:
-    specialization, values = in_force.specialization, in_force.values
-    first_gradient = gradients[0]
-    check_float(first_gradient, specialization.rule)
-    check_values(specialization.subject, specialization.runtime, backend, first_gradient, values)
-    emitted = find_rule(specialization, backend, first_gradient, None, values)
-    if emitted is None or emitted.is_random:
-        return None
-    if specialization.code.forms[False].facts or specialization.rule.shards is not None:
-        return None
-    refuse_lacking(emitted.lacking, dtype_name(first_gradient.dtype))
-    key = ("many", backend.name, in_place)
-    many = backend.autodiff.many
-    assert many is not None
-    emit = functools.partial(emit_bare_rule, backend=backend)
-    build = functools.partial(many, emitted.graph, emit, in_place)
-    run = build_once(specialization.code.entries, key, build, MOST_ENTRIES)
-    if run is None:
-        return None
-    return run(gradients, values, True) if only_asks else run(gradients, values)

@@ -12,22 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...errors import RuleTypeError, TraceError
+from ...errors import RuleTypeError
 from ..backend.values import concrete_number
 from ..ir.graph import Graph
 from ..support.lazy_modules import of_engine
 from ..support.params import is_address, read_params
 from ..support.threads import SERIALS
-from ..trace.active_rules import FREE, KeySource, Moving, key_token, keyed, settle
+from ..trace.active_rules import FREE, KeySource, Moving, key_token, keyed
 from ..trace.identity import function_key, items_key, owners_of
-from ..trace.trace import NeedsConcrete
 from .signature import REQUIRED, STATIC_TYPES, Signature, check_value
 from .specialization import Slot, Specialization, code_of
 
 Rule = Any  # of rule.py, which imports this module
 MOST_SPECIALIZATIONS = 256  # of one rule: by params that are part of its code
-# An input as good as any.
-LIKELY = {"device_type": "cpu", "dtype": "float32", "ndim": 2, "shape": (2, 3)}
 
 
 class RuleInForce:
@@ -110,52 +107,14 @@ class RuleInForce:
 
     @property
     def rule(self) -> Rule:
-        return self.specialization.fill_bound(self._given())[0]
-
-    def _given(self) -> dict[str, Any]:
-        return self.specialization.name_values(self.values)
+        return self.specialization.fill_bound(self.specialization.name_values(self.values))[0]
 
     def graph(self) -> Graph:
         """Return the rule's graph with the params' own values where the rule branches on them."""
-        return self._find_graph(True, {})[0]
-
-    def likely_graph(self, has_tin: bool) -> tuple[Graph | None, dict[str, Any]]:
-        """Return the rule's graph for a likely input and the facts it needed; None: no graph."""
-        try:
-            return self._find_graph(has_tin, LIKELY)
-        # What is known at run time only, the application says; or it runs as it is.
-        except (NeedsConcrete, TraceError):
-            return None, {}
-
-    def _find_graph(self, has_tin: bool, known: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
-        known = {**known, **{f"param:{name}": value for name, value in self._given().items()}}
-        facts: dict[str, Any] = {}
-        while True:
-            try:
-                return self.specialization.graph(has_tin, facts), facts
-            except NeedsConcrete as need:
-                facts |= self.specialization.without_call(need.facts)
-                for fact in set(need.facts) - facts.keys():
-                    facts[fact] = read_number(known.get(fact))
-                    if facts[fact] is None:
-                        raise
-
-    def tensor_params(self) -> tuple[str, ...]:
-        """Return the run-time params that may be tensors: no Python code looks at them."""
-        graph, facts = self.likely_graph(True)
-        if graph is None:
-            return ()
-        return tuple(name for name in self.specialization.runtime if f"param:{name}" not in facts)
+        return graph_of(self)
 
 
-def read_number(value: Any) -> Any:
-    """Return the number in a 0-d tensor, None if it is known at run time only.
-
-    Of a moving number, return the one that stands for it outside applications; else the value.
-    """
-    if not hasattr(value, "dtype"):
-        return settle(value)
-    return concrete_number(value)
+graph_of = of_engine(__name__, "graph_of", "a rule's graph without a call")
 
 
 def bind(rule: Rule, params: Mapping[str, Any] | None = None, key: Any = None) -> RuleInForce:

@@ -1,5 +1,5 @@
-"""What loads by need: functions of the core that a storey above provides, names that load their
-file on first use, and public names of rooms.
+"""What loads by need: functions of the core that a storey above provides, and functions whose
+module loads as they are called.
 
 The core has the plain answer of each provided function, and calls it by its own name. A storey
 above registers a place as text (`multigrad/engine/__init__.py`), so that nothing of it is loaded
@@ -10,10 +10,6 @@ before it is needed:
     provide("multigrad", {"core.module": {"engine.module": "find_updates"}})
     find_updates(symbols)                   runs the engine's
     write_loop = of_engine(__name__, "write_loop", "a loop")    of no answer, but what to install
-
-Of lazy modules only public names are listed, and a misspelled one is an error that names the right
-one. A public module may have another name than its room, an alias: `multigrad.wrappers` is
-`multigrad.compat.wrappers`, one module, also in `import` statements and with `python -m`.
 """
 
 from __future__ import annotations
@@ -23,11 +19,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, resolve_name
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
-from ...errors import UnsupportedOp, closest
+from ...errors import UnsupportedOp, suggest
 from .threads import load_module
 
 # --- functions that a storey above provides -------------------------------------------------------
@@ -99,60 +95,11 @@ def loaded_once(load: Callable[[], Callable[P, R]]) -> Callable[P, R]:
     return call
 
 
-# --- lazy modules and names -----------------------------------------------------------------------
-Getter = Callable[[str], Any]
-Lister = Callable[[], list[str]]
-
-
-def module_hooks(
-    module: str, names: Iterable[str], load: Callable[[str], Any] | None = None
-) -> tuple[Getter, Lister]:
-    """Return `__getattr__` and `__dir__` of a module.
-
-    Args:
-        load: gives the value of a public name that the module does not hold yet.
-    """
-    public_names = sorted(names)
-
-    def get_name(name: str) -> Any:
-        if load is not None and name in public_names:
-            return load(name)
-        raise missing_name_error(module, name, public_names)
-
-    return get_name, public_names.copy
-
-
-def lazy_names(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Getter, Lister]:
-    """Return `__getattr__` and `__dir__` of a package whose files load on first use.
-
-    `names` has the public names in each file of the package; after dots, of another one.
-    """
-    files = {name: file for file, file_names in names.items() for name in file_names}
-
-    def load(name: str) -> Any:
-        value = getattr(load_module(resolve_name(f".{files[name]}", package)), name)
-        # Later look-ups find the value in the module.
-        setattr(sys.modules[package], name, value)
-        return value
-
-    return module_hooks(package, files, load)
-
-
+# --- names and modules that load on first use -----------------------------------------------------
+@provided
 def missing_name_error(module: str, name: str, known: Iterable[str]) -> AttributeError:
-    # Tools look up names with underscores by the dozen, and need no hint.
-    if name.startswith("_"):
-        return AttributeError(f"module {module!r} has no attribute {name!r}")
-    known = list(known)
-    # Public names of public modules within may be meant, too: "composites.epsilon_gamma_box".
-    parts = {part: getattr(imported_module(f"{module}.{part}"), "__all__", ()) for part in known}
-    places = {"rule": "register"} if "register" in known else {}
-    places |= {each: f"{part}.{each}" for part in parts for each in parts[part]}
-    places |= {each: each for each in known}
-    plain = {each.replace("_", "").lower(): each for each in places}
-    word = name if name in places else plain.get(name.replace("_", "").lower())
-    meant = places.get(word or closest(name, places) or "")
-    hint = f"; did you mean {meant!r}?" if meant else ""
-    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
+    """Return the error for a name that a module lacks."""
+    return AttributeError(f"module {module!r} has no attribute {name!r}{suggest(name, known)}")
 
 
 def imported_module(name: str) -> ModuleType | None:
@@ -194,66 +141,25 @@ def late_value(place: str) -> Callable[[], Any]:
 
 
 class AliasFinder:  # of no base: `importlib.abc` takes longer to load than all of ours here
-    """Finds a room, and the modules in it, by a public name.
-
-    The import system writes the alias's spec onto the room's module; `loader_state` carries the
-    room's own spec, which `exec_module` restores.
-    """
+    """Finds rooms of a package, and the modules in them, by public names."""
 
     def __init__(self, package: str, rooms: Mapping[str, str | tuple[str, ...]]) -> None:
         self.package, self.rooms = package, rooms
 
-    def _room_of(self, fullname: str) -> str | None:
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         package, _, tail = fullname.partition(".")
         name, *inner = tail.split(".")
         rooms = self.rooms.get(name, name) if package == self.package else name
-        if rooms == name:  # not of a public module
-            return None
         choices = (rooms,) if isinstance(rooms, str) else rooms
-        if choices[0] == name:  # a package, of which modules have moved
+        if choices[0] == name:  # a package, of which modules may have moved
             choices = choices[1:] if inner else ()
-        # Packages of 1.0.0 are files of their rooms.
-        paths = [(room, *path) for path in (inner, inner[-1:]) for room in choices]
-        places = [".".join((package, *filter(None, path))) for path in paths]
-        return next((place for place in places if _is_there(place)), None)
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        room = self._room_of(fullname)
-        room_spec = None if room is None else find_spec(room)
-        if room_spec is None:
-            return None
-        loader: Any = self
-        spec = ModuleSpec(fullname, loader, origin=room)
-        spec.submodule_search_locations = room_spec.submodule_search_locations
-        return spec
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        # The room's own module, so that both names give one object.
-        module = import_module(spec.origin or "")
-        spec.loader_state = module.__spec__
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:  # the alias's
-            module.__spec__ = module.__spec__.loader_state
-
-    def get_source(self, fullname: str) -> str | None:
-        return self._loader_of(fullname).get_source(self._room_of(fullname) or fullname)
-
-    def get_code(self, fullname: str) -> Any:
-        return self._loader_of(fullname).get_code(self._room_of(fullname) or fullname)
-
-    def _loader_of(self, fullname: str) -> Any:
-        spec = find_spec(self._room_of(fullname) or fullname)
-        assert spec is not None  # it was found by this name
-        return spec.loader
+        return find_room(fullname, choices, inner) if choices else None
 
 
-def _is_there(place: str) -> bool:
-    try:
-        return find_spec(place) is not None
-    except ModuleNotFoundError:  # nor is its package
-        return False
+@provided
+def find_room(fullname: str, rooms: tuple[str, ...], inner: list[str]) -> ModuleSpec | None:
+    """Return the spec of the first of these rooms that has the module; the core has no aliases."""
+    return None
 
 
 def install_aliases(package: str, rooms: Mapping[str, str | tuple[str, ...]]) -> None:

@@ -6,9 +6,7 @@ function that `pickled` was given stay where they are, or leave a name behind th
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import import_module
 from operator import attrgetter
 from typing import Any
@@ -40,25 +38,6 @@ def remake(version: str, place: str, args: tuple[Any, ...], keywords: dict[str, 
             f"load it with multigrad {version} and write a file by xg.save, which later versions "
             "and many earlier ones read"
         ) from error
-
-
-def name_in_module(value: Any, module: str | None = None) -> str:
-    """Return the name by which a module, else its own, holds a value; "" if it holds it by none.
-
-    Code that makes a value cannot know the name that the value is then given.
-    """
-    holder = sys.modules.get(module or getattr(value, "__module__", None) or "")
-    names = (getattr(value, "__qualname__", ""), *getattr(holder, "__dict__", {}))
-    for name in names:
-        with suppress(AttributeError):
-            if attrgetter(name)(holder) is value:
-                return name
-    return ""
-
-
-def is_of_session(module: str) -> bool:
-    """Return whether a module is an interactive session or a notebook, which have no file."""
-    return module == "__main__" and not hasattr(sys.modules[module], "__file__")
 
 
 def own_version() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 from ..backend.contract import Backend
 from ..support.lazy_modules import of_engine, provided
 from ..support.records import record
-from ..support.threads import SERIALS
 
 # --- rules ---------------------------------------------------------------------------------------
 
@@ -123,44 +122,22 @@ def name_rank(error: BaseException, doing: str = "") -> None:
 
 # --- moving numbers: values of params that are read anew at each application, as of a schedule ----
 class Moving:
-    """A number that moves from step to step; a schedule is one.
+    """A number that moves from step to step, as a schedule does (`engine/trace/moving_numbers.py`).
 
     Attributes:
         serial: tells it from all others, also from those that are gone.
         state: the count and its value: one tuple, so that other threads see both or neither.
     """
 
+    serial: int
     state: tuple[int, float]
-
-    def __init__(self) -> None:
-        self.serial = next(SERIALS)
-        # Lists of weak references that remove themselves: a step reads them faster than a WeakSet.
-        self._holders: list[weakref.ref[Any]] = []
-        self._followers: list[weakref.ref[Any]] = []
-
-    def hold(self, in_force: Any) -> None:
-        """Note a rule in force, or that of a layer, that has this number for a param."""
-        self._holders.append(weakref.ref(in_force, self._holders.remove))
-
-    def all_holding(self) -> list[Any]:
-        return alive(self._holders)
-
-    def follow(self, follower: Any) -> None:
-        """Call `follower.on_move(moving)` after each move and `before_step(moving)` before a step.
-
-        The latter is needed because a checkpoint may have restored the follower's value.
-        """
-        self._followers.append(weakref.ref(follower, self._followers.remove))
-
-    def unfollow(self, follower: Any) -> None:
-        self._followers[:] = [each for each in self._followers if each() is not follower]
-
-    def all_following(self) -> list[Any]:
-        return alive(self._followers)
 
     @property
     def value(self) -> float:
         raise NotImplementedError
+
+    def hold(self, in_force: Any) -> None:
+        """Note a rule in force, or that of a layer, that has this number for a param."""
 
     def take(self, taker: str) -> None:
         """Note whose param it is, for messages."""
@@ -168,10 +145,6 @@ class Moving:
     def where(self) -> str:
         """Return its position for messages, such as "at step 3 of linear(...)"."""
         raise NotImplementedError
-
-
-def alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
-    return [each for each in [reference() for reference in references] if each is not None]
 
 
 @record(eq=True)
@@ -206,13 +179,6 @@ def note_renamed(name: str, rule: Any, number: int | None) -> None:
     """Note the rule of a name that is about to mean another one, in all waiting regions."""
     for region in tuple(WAITING):
         region.names.setdefault(name, (rule, number))
-
-
-def standing(moving: Moving) -> float:
-    """Return the current value of a moving number; in a second run, that of the first run."""
-    then = THEN.get()
-    number = None if then is None else then.numbers.get(moving.serial)
-    return moving.value if number is None else number
 
 
 def meant(name: str, known: tuple[Any, int | None]) -> tuple[Any, int | None]:

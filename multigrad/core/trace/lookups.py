@@ -7,28 +7,23 @@ facts, and run the graph that was captured for their meanings:
     {"rule in force": "triangular#3(1.0)", "name scale": 7, "moving number 12": 0.5}
 
 Compilers are told of each reading: a trace of theirs is valid for that meaning only.
-
-The second part is the one place where a schedule becomes a number (`at_present`): in eager code a
-float; in traced code a tensor that follows it, if the compiler has one. Eager code, `xg.jit` and
-the frameworks' compilers ask here, at each application.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from ...errors import RuleValueError
 from ..backend.compiler_events import tell_depend, tell_read
 from ..backend.contract import Backend
-from ..support.lazy_modules import provided
+from ..support.lazy_modules import of_engine
 from ..support.params import as_number
 from ..support.records import record
-from ..support.threads import SERIALS, set_within
-from .active_rules import CURRENT, THEN, Moving, NumberRead, RuleInForce, meant, standing
+from ..support.threads import set_within
+from .active_rules import CURRENT, Moving, RuleInForce, meant
 
 RULE_IN_FORCE = "rule in force"
 READ = "read_"  # begins the names of inputs for numbers that code reads and that move
@@ -96,11 +91,6 @@ def is_collecting() -> bool:
     return READING.get() is not None
 
 
-def is_noted() -> bool:
-    """Return whether a capture, or a trace of `xg.jit`, notes what is looked up now."""
-    return READING.get() is not None or JIT_TRACE.get() is not None
-
-
 def note(meanings: Mapping[str, Any]) -> None:
     collected = READING.get()
     if collected is None:
@@ -135,23 +125,11 @@ def look_up(fact: str) -> Any:
     in_force = CURRENT.get().activations
     # A graph is the same for every key; it depends only on whether there is one.
     keyed = "@" if in_force is not None and in_force.counter is not None else ""
-    meaning = "" if in_force is None else in_force.own_token + keyed + numbers_of(in_force)
+    numbers = numbers_of(in_force) if in_force is not None and in_force.moves else ""
+    meaning = "" if in_force is None else in_force.own_token + keyed + numbers
     note({fact: meaning})
     tell_read()
     return meaning
-
-
-def numbers_of(in_force: RuleInForce) -> str:
-    """Return as text the current values of the moving numbers of a rule in force."""
-    moving = (value for value in in_force.values if isinstance(value, Moving))
-    return "".join([f"[{number_told(each)!r}]" for each in moving])
-
-
-def number_told(moving: Moving) -> float:
-    """Return the current value of a moving number, on which a trace in progress depends now."""
-    number = standing(moving)
-    tell_depend(NumberRead(moving, number))
-    return number
 
 
 def is_read(fact: str) -> bool:
@@ -169,38 +147,13 @@ def look_up_all(facts: Iterable[str]) -> Meanings:
     return {fact: look_up(fact) for fact in facts if is_read(fact)}
 
 
-# --- what a moving number is now ------------------------------------------------------------------
-# Set while `xg.jit` traces, to a `JitTrace` of the engine; None outside.
-JIT_TRACE: ContextVar[Any] = ContextVar("multigrad_jit_trace", default=None)
-
-
-@provided
-def read_noted(moving: Moving) -> Any:
-    """Return a moving number for a capture or a trace of `xg.jit`: plain code reads none."""
-    return number_told(moving)
-
-
-def read(moving: Moving, backend: Backend | None = None) -> Any:
-    """Return the current value of a moving number: a float, or what represents it in a trace.
-
-    Args:
-        backend: of the tensors that the number acts on; None: all are told.
-    """
-    if is_noted():
-        return read_noted(moving)
-    if backend is None:
-        return number_told(moving)
-    compiler = backend.compiler
-    tensor = None if compiler.follow is None else compiler.follow(moving)
-    if tensor is not None:
-        return tensor
-    number = standing(moving)
-    # A region that runs again in backward must read the number of its first run.
-    if compiler.on_draw is not None and compiler.on_call is None:
-        number = compiler.on_draw(lambda: number)
-    if compiler.on_depend is not None:
-        compiler.on_depend(NumberRead(moving, number))
-    return number
+# --- what a moving number is now: `engine/trace/moving_numbers.py`, which also moves them ---------
+MOVES = "a number that moves"
+read = of_engine(__name__, "read", MOVES)
+numbers_of = of_engine(__name__, "numbers_of", MOVES)
+as_it_stands = of_engine(__name__, "as_it_stands", MOVES)
+is_handed_along = of_engine(__name__, "is_handed_along", MOVES)
+hand_along = of_engine(__name__, "hand_along", MOVES)
 
 
 def now(value: Any, backend: Backend | None = None) -> Any:
@@ -210,79 +163,10 @@ def now(value: Any, backend: Backend | None = None) -> Any:
 
 def at_present(in_force: RuleInForce, backend: Backend | None = None) -> RuleInForce:
     """Return a rule in force with the current values of its moving numbers, cached while equal."""
-    if not in_force.moves:
-        return in_force
-    values = tuple(
-        [read(each, backend) if isinstance(each, Moving) else each for each in in_force.values]
-    )
-    latest = in_force.present
-    if latest is not None and all(map(_is_same, latest.values, values)):
-        return latest
-    check_present(in_force, values)
-    numbers = [v for v, source in zip(values, in_force.values, strict=True) if v is not source]
-    # Traced numbers get a token that never recurs: no later trace may reuse what this one makes.
-    are_floats = all(type(value) is float for value in numbers)
-    word = ",".join(map(repr, numbers)) if are_floats else f"<traced {next(SERIALS)}>"
-    present = in_force.with_values(values, f"{in_force.own_token}[{word}]")
-    if are_floats:
-        in_force.present = present
-    return present
-
-
-def is_handed_along(backend: Backend) -> bool:
-    """Return whether eager code passes the current values of moving numbers as arguments.
-
-    It does if the compiler neither follows them nor has to be told of them.
-    """
-    compiler = backend.compiler
-    is_told = compiler.on_depend is not None or compiler.follow is not None
-    return not is_told and (compiler.on_draw is None or compiler.on_call is not None)
-
-
-def hand_along(
-    in_force: RuleInForce, call: Callable[..., Any], call_anew: Callable[[Any, RuleInForce], Any]
-) -> Callable[[Any], Any]:
-    """Return `f(x)`, which calls `call(x, *values)` with the current values of moving numbers.
-
-    Args:
-        call_anew: `(x, in_force)`, runs if the values come from elsewhere: an argument of `xg.jit`,
-            a fact of a capture, the first run of a region.
-    """
-    values, specialization = in_force.values, in_force.specialization
-    moving = [(i, each) for i, each in enumerate(values) if isinstance(each, Moving)]
-    last_numbers: list[Any] = []  # replaced as a whole, so that other threads never see half a list
-
-    def run(x: Any) -> Any:
-        nonlocal last_numbers
-        if READING.get() is not None or JIT_TRACE.get() is not None or THEN.get() is not None:
-            return call_anew(x, in_force)
-        numbers = list(values)
-        for i, each in moving:
-            numbers[i] = each.state[1]
-        if numbers != last_numbers:
-            if tuple(numbers) != specialization.checked_values:  # a step has checked those already
-                check_present(in_force, numbers)
-            last_numbers = numbers
-        return call(x, *numbers)
-
-    return run
-
-
-def check_present(in_force: RuleInForce, values: Sequence[Any]) -> None:
-    try:
-        if not in_force.specialization.has_checked(values):  # a step has checked those already
-            check_ranges(in_force, values)
-    except RuleValueError as error:
-        moving = (value for value in in_force.values if isinstance(value, Moving))
-        raise RuleValueError(f"{error} ({', '.join(each.where() for each in moving)})") from None
+    return as_it_stands(in_force, backend) if in_force.moves else in_force
 
 
 def check_ranges(in_force: RuleInForce, values: Iterable[Any]) -> None:
     """Check values for a rule's numbers; None and tensors are not known and pass."""
     numbers = tuple([v if type(v) is float else as_number(v) for v in values])
     in_force.specialization.check_numbers(numbers)
-
-
-def _is_same(a: Any, b: Any) -> bool:
-    # 0.0 equals -0.0 but is not the same number, so zeros are never taken as unchanged.
-    return a is b or (type(a) is type(b) is float and a == b != 0.0)

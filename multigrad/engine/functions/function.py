@@ -25,13 +25,14 @@ from ...core.functions.captures import Captures
 from ...core.functions.function import FunctionBase, _rebuild, encode_function, inline
 from ...core.functions.recipe import Recipe
 from ...core.support.params import Fused, P, R, read_fused, read_params, read_way
-from ...core.support.pickles import is_of_session, name_in_module, pickled
+from ...core.support.pickles import pickled
 from ...core.support.tracebacks import shorten
 from ...core.support.trees import optree
 from ...core.trace.active_rules import keyed
 from ...core.trace.trace import Value
 from ...errors import RuleTypeError, TraceError
 from ..capture.dialect import load_dialects
+from ..support.public_modules import is_of_session, name_in_module
 from .calls.arguments import PLAIN, as_numbers
 from .calls.effects import giving, has_containers
 from .calls.parameters import BoundFunction, Completion, signature_of

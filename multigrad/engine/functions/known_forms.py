@@ -33,11 +33,12 @@ from ...core.passes.simplify import constant, simplify, substitute
 from ...core.support.threads import set_within
 from ...core.trace.active_rules import KeySource
 from ...core.trace.identity import items_key
-from ...core.trace.lookups import is_noted, is_read, look_up_all
+from ...core.trace.lookups import is_read, look_up_all
 from ...core.trace.trace import NeedsConcrete
 from ...errors import DisprovedError, MultigradError, TraceError
 from ..capture.user_code.reads import LOOSE, Reads, run_while
 from ..lowering.checks import format_lengths
+from ..trace.moving_numbers import is_noted
 from .calls.arguments import unwrap
 from .decision import LOWERED, PULLED, SHOWN, Decision, Door, decide, decide_call
 from .function import Function

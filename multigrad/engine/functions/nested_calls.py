@@ -20,7 +20,7 @@ from ...core.lowering.derivatives import replay
 from ...core.lowering.forwards import Forward
 from ...core.rules.activation import Activation
 from ...core.rules.activation_function import put_under
-from ...core.rules.rule_in_force import RuleInForce, read_number
+from ...core.rules.rule_in_force import RuleInForce
 from ...core.rules.specialization import Specialization
 from ...core.support.trees import optree
 from ...core.trace.active_rules import KeySource
@@ -30,6 +30,7 @@ from ...core.trace.trace import NeedsConcrete, Value
 from ..lowering.calls import CustomCall, draw_in, record_call
 from ..trace.assertions import is_caught
 from ..trace.code_trace import CodeTrace
+from ..trace.moving_numbers import read_number
 from .calls.binding import lift_leaf
 from .calls.effects import check_apart, put_notes, put_updates
 from .calls.parameters import Completion

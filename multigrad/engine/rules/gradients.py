@@ -6,6 +6,7 @@ the gradients of several losses, under one of `TASK_RULES`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Never, TypeVar, overload
@@ -16,21 +17,25 @@ from ...core.backend.contract import Backend
 from ...core.backend.discovery import backend_among, backend_of
 from ...core.backend.values import concrete_number
 from ...core.ir.op import FLOATS, dtype_name
+from ...core.lowering.checks import check_float, check_values, refuse_lacking
+from ...core.lowering.lower import emit_bare_rule
 from ...core.rules import registry
 from ...core.rules.context import CURRENT, EMPTY, RuleInForce, apply_now
 from ...core.rules.registry import unknown_keyword_error
 from ...core.rules.rule import Rule
-from ...core.rules.rule_application import apply_rule, apply_to_many
+from ...core.rules.rule_application import MOST_ENTRIES, apply_rule, find_rule, opaque_on
 from ...core.support.params import Axes, Key, Over, read_params
+from ...core.support.threads import build_once
 from ...core.support.trees import optree
 from ...core.trace.active_rules import CHECKED, FREE, KeySource, compare, keyed
-from ...core.trace.lookups import Lookup, names_in, note_lookup, reading
+from ...core.trace.lookups import Lookup, at_present, names_in, note_lookup, reading
 from ...core.trace.xp import all as xp
 from ...errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.custom_gradient import function as as_function
 from ..functions.function import Function
 from ..support.shards import with_choices
 from ..trace.random_keys import Counter, key_for
+from .model.rule_graphs import likely_graph
 
 T = TypeVar("T")
 Tensor = Any
@@ -242,6 +247,61 @@ def _check_places(leaves: Sequence[Any], backends: Mapping[type, Backend | None]
             )
 
 
+# --- many gradients in as few calls of the framework as it has ------------------------------------
+# Rules that draw, that ask for facts of their input, or whose params are tensors act on one
+# gradient after another; so do all rules where a framework has no such call.
+def apply_to_many(
+    in_force: RuleInForce, gradients: Sequence[Tensor], in_place: bool, *, only_asks: bool = False
+) -> list[Tensor] | None:
+    """Apply a rule in force to gradients of one class and dtype; None: apply it to each instead.
+
+    Args:
+        in_place: writes the results into the gradients.
+        only_asks: in place, writes nothing, and returns an empty list where it would write.
+    """
+    backend = backend_of(gradients[0])
+    if backend.autodiff.many is None:
+        return None
+    in_force = at_present(in_force, backend)
+    if not all(type(value) is float for value in in_force.values):
+        return None
+    apply_to_list = _appliers.get(backend.name) or opaque_on(backend, _apply_to_list, _appliers)
+    return apply_to_list(in_force, gradients, backend, in_place, only_asks)
+
+
+# `_apply_to_list` by backend, opaque to its compiler as `find_rule` is.
+_appliers: dict[str, Callable[..., Any]] = {}
+
+
+def _apply_to_list(
+    in_force: RuleInForce,
+    gradients: Sequence[Tensor],
+    backend: Backend,
+    in_place: bool,
+    only_asks: bool,
+) -> list[Tensor] | None:
+    specialization, values = in_force.specialization, in_force.values
+    first_gradient = gradients[0]
+    check_float(first_gradient, specialization.rule)
+    check_values(specialization.subject, specialization.runtime, backend, first_gradient, values)
+    emitted = find_rule(specialization, backend, first_gradient, None, values)
+    if emitted is None or emitted.is_random:
+        return None
+    if specialization.code.forms[False].facts or specialization.rule.shards is not None:
+        return None
+    refuse_lacking(emitted.lacking, dtype_name(first_gradient.dtype))
+    key = ("many", backend.name, in_place)
+    many = backend.autodiff.many
+    assert many is not None
+    emit = functools.partial(emit_bare_rule, backend=backend)
+    build = functools.partial(many, emitted.graph, emit, in_place)
+    run = build_once(specialization.code.entries, key, build, MOST_ENTRIES)
+    if run is None:
+        return None
+    return run(gradients, values, True) if only_asks else run(gradients, values)
+
+
+# --- gradients step by step -----------------------------------------------------------------------
 class GradientRule:
     """A rule for an optimizer's gradients, looked up when used; its numbers may be tensors.
 
@@ -263,7 +323,7 @@ class GradientRule:
         self._epoch = -1
         self._names: tuple[Lookup, ...] = ()
         self._in_force = in_force = self.look_up()
-        graph, facts = in_force.likely_graph(False)
+        graph, facts = likely_graph(in_force, False)
         self.draws: bool | None = None
         self.numbers: dict[str, Any] = {}
         if in_force.specialization.rule.native is True:

@@ -26,11 +26,11 @@ from ...core.rules.context import CURRENT, ActiveRules, RuleInForce, in_force
 from ...core.rules.rule_in_force import value_token
 from ...core.support.params import P, R
 from ...core.support.threads import SERIALS
-from ...core.trace.active_rules import FREE, KeySource, Moving, alive
+from ...core.trace.active_rules import FREE, KeySource, Moving
 from ...core.trace.lookups import read
 from ...errors import BackendNotFound, MultigradError
 from ..functions.function import Function
-from ..trace.moving_numbers import all_at_present, jit_tracing
+from ..trace.moving_numbers import alive, all_at_present, jit_tracing
 from ..trace.random_keys import Counter
 
 __all__ = [

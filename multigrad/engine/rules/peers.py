@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...core.rules.library import curves, transforms
-from ...core.rules.library.curves import FINITE, NOT_NEGATIVE, POSITIVE, rule_of_curve
+from ...core.rules.library import curves, spiking, transforms
+from ...core.rules.library.curves import FINITE, NOT_NEGATIVE, POSITIVE
 from ...core.rules.library.quantization import (
     absolute_binary_sign,
     approx_sign,
@@ -25,6 +25,8 @@ from ...core.rules.registry import register
 from ...core.support.trees import Tensor
 from ...core.trace.xp import all as xp
 from ...errors import RuleValueError
+from . import peer_rows
+from .peer_rows import rule_of_curve
 
 
 def load_peers() -> None:
@@ -32,50 +34,50 @@ def load_peers() -> None:
 
 
 # register_row("package.name", curve or rule, source, note, our_param=default or
-# our_param=("their_param", default)); see `curves.table`.
-register_row = curves.table(__name__)
+# our_param=("their_param", default)); see `peer_rows.table`.
+register_row = peer_rows.table(__name__)
 
 
 # --- snnTorch 1.0.0: the forward is `Heaviside`, 0 at exactly 0 -----------------------------------
 register_row("snntorch.straight_through_estimator", straight_through, "StraightThroughEstimator")
-register_row("snntorch.fast_sigmoid", curves.fast_sigmoid, "; the same as ours", slope=25.0)
+register_row("snntorch.fast_sigmoid", peer_rows.fast_sigmoid, "; the same as ours", slope=25.0)
 register_row(
     "snntorch.atan",
-    curves.arctan,
+    peer_rows.arctan,
     ", as its code has it; its documentation says 1 / pi for alpha / 2",
     alpha=2.0,
 )
 register_row(
     "snntorch.sigmoid",
-    curves.sigmoid,
+    peer_rows.sigmoid,
     ", which gives NaN where exp(-slope tin) overflows: in float32 below -88 / slope, with its "
     "default below -3.5",
     alpha=("slope", 25.0),
 )
 register_row(
     "snntorch.spike_rate_escape",
-    curves.spike_rate_escape,
+    spiking.spike_rate_escape,
     "; the same as ours",
     beta=1.0,
     slope=25.0,
 )
 register_row(
     "snntorch.SFS",
-    curves.sparse_fast_sigmoid,
+    spiking.sparse_fast_sigmoid,
     ", the sparse fast sigmoid",
     slope=25.0,
     threshold=("B", 1.0),
 )
 register_row(
     "snntorch.SSO",
-    curves.stochastic_spike,
+    spiking.stochastic_spike,
     ", the stochastic spike operator",
     mean=0.0,
     variance=0.2,
 )
 register_row(
     "snntorch.LSO",
-    curves.leaky_spike,
+    spiking.leaky_spike,
     "`LSO` of snnTorch as it is documented, the leaky spike operator; in 1.0.0 it raises a "
     "TypeError",
     slope=0.1,
@@ -104,36 +106,36 @@ def snntorch_heaviside(tin: Tensor) -> Tensor:
 # --- SpikingJelly 2.0.0: the forward is `Heaviside` with `at_zero=1.0` ---------------------------
 # These are its functions' names; its classes' names are accepted too: "spikingjelly.ATan".
 register_row(
-    "spikingjelly.piecewise_quadratic", curves.piecewise_quadratic, "PiecewiseQuadratic", alpha=1.0
+    "spikingjelly.piecewise_quadratic", spiking.piecewise_quadratic, "PiecewiseQuadratic", alpha=1.0
 )
-register_row("spikingjelly.piecewise_exp", curves.piecewise_exp, "PiecewiseExp", alpha=1.0)
+register_row("spikingjelly.piecewise_exp", peer_rows.piecewise_exp, "PiecewiseExp", alpha=1.0)
 register_row(
-    "spikingjelly.sigmoid", curves.sigmoid, "Sigmoid, the default of its neurons", alpha=4.0
+    "spikingjelly.sigmoid", peer_rows.sigmoid, "Sigmoid, the default of its neurons", alpha=4.0
 )
-register_row("spikingjelly.soft_sign", curves.soft_sign, "SoftSign", alpha=2.0)
-register_row("spikingjelly.atan", curves.arctan, "ATan; the same as our `arctan`", alpha=2.0)
+register_row("spikingjelly.soft_sign", spiking.soft_sign_surrogate, "SoftSign", alpha=2.0)
+register_row("spikingjelly.atan", peer_rows.arctan, "ATan; the same as our `arctan`", alpha=2.0)
 register_row(
-    "spikingjelly.nonzero_sign_log_abs", curves.nonzero_sign_log, "NonzeroSignLogAbs", alpha=1.0
+    "spikingjelly.nonzero_sign_log_abs", spiking.nonzero_sign_log, "NonzeroSignLogAbs", alpha=1.0
 )
-register_row("spikingjelly.erf", curves.erf, "Erf", alpha=2.0)
+register_row("spikingjelly.erf", spiking.erf_surrogate, "Erf", alpha=2.0)
 register_row(
     "spikingjelly.piecewise_leaky_relu",
-    curves.piecewise_leaky_relu,
+    spiking.piecewise_leaky_relu,
     "PiecewiseLeakyReLU",
     w=1.0,
     c=0.01,
 )
-register_row("spikingjelly.s2nn", curves.s2nn, "S2NN", alpha=4.0, beta=1.0)
-register_row("spikingjelly.q_pseudo_spike", curves.q_pseudo_spike, "QPseudoSpike", alpha=2.0)
-register_row("spikingjelly.leaky_k_relu", curves.leaky_k_relu, "LeakyKReLU", leak=0.0, k=1.0)
+register_row("spikingjelly.s2nn", spiking.s2nn, "S2NN", alpha=4.0, beta=1.0)
+register_row("spikingjelly.q_pseudo_spike", spiking.q_pseudo_spike, "QPseudoSpike", alpha=2.0)
+register_row("spikingjelly.leaky_k_relu", spiking.leaky_k_relu, "LeakyKReLU", leak=0.0, k=1.0)
 register_row(
     "spikingjelly.fake_numerical_gradient",
-    curves.numerical,
+    spiking.fake_numerical_gradient,
     "FakeNumericalGradient, which gives -inf at -0.0",
     alpha=0.3,
 )
-register_row("spikingjelly.log_tailed_relu", curves.log_tailed_relu, "LogTailedReLU", alpha=0.0)
-register_row("spikingjelly.rect", curves.unit_rectangular, "Rect", alpha=1.0)
+register_row("spikingjelly.log_tailed_relu", spiking.log_tailed_relu, "LogTailedReLU", alpha=0.0)
+register_row("spikingjelly.rect", spiking.unit_rectangular, "Rect", alpha=1.0)
 register_row("spikingjelly.deterministic_pass", straight_through, "DeterministicPass")
 register_row(
     "spikingjelly.poisson_pass",
@@ -175,24 +177,27 @@ def spikingjelly_squarewave_fourier_series(
 
 
 # --- braintools 0.3: the forward is `Heaviside` with `at_zero=1.0` --------------------------------
-register_row("braintools.sigmoid", curves.sigmoid, alpha=4.0)
-register_row("braintools.piecewise_quadratic", curves.piecewise_quadratic, alpha=1.0)
-register_row("braintools.piecewise_exp", curves.piecewise_exp, alpha=1.0)
-register_row("braintools.soft_sign", curves.soft_sign, alpha=1.0)
-register_row("braintools.arctan", curves.arctan, alpha=1.0)
-register_row("braintools.nonzero_sign_log", curves.nonzero_sign_log, alpha=1.0)
-register_row("braintools.erf", curves.erf, alpha=1.0)
+register_row("braintools.sigmoid", peer_rows.sigmoid, alpha=4.0)
+register_row("braintools.piecewise_quadratic", spiking.piecewise_quadratic, alpha=1.0)
+register_row("braintools.piecewise_exp", peer_rows.piecewise_exp, alpha=1.0)
+register_row("braintools.soft_sign", spiking.soft_sign_surrogate, alpha=1.0)
+register_row("braintools.arctan", peer_rows.arctan, alpha=1.0)
+register_row("braintools.nonzero_sign_log", spiking.nonzero_sign_log, alpha=1.0)
+register_row("braintools.erf", spiking.erf_surrogate, alpha=1.0)
 register_row(
-    "braintools.squarewave_fourier_series", curves.squarewave_fourier, n=2, period=("t_period", 8.0)
+    "braintools.squarewave_fourier_series",
+    spiking.squarewave_fourier,
+    n=2,
+    period=("t_period", 8.0),
 )
-register_row("braintools.s2nn", curves.s2nn, alpha=4.0, beta=1.0)
-register_row("braintools.log_tailed_relu", curves.log_tailed_relu, alpha=0.0)
-register_row("braintools.gaussian_grad", curves.gaussian, sigma=0.5, scale=("alpha", 0.5))
+register_row("braintools.s2nn", spiking.s2nn, alpha=4.0, beta=1.0)
+register_row("braintools.log_tailed_relu", spiking.log_tailed_relu, alpha=0.0)
+register_row("braintools.gaussian_grad", spiking.gaussian, sigma=0.5, scale=("alpha", 0.5))
 register_row(
-    "braintools.multi_gaussian_grad", curves.multi_gaussian, h=0.15, s=6.0, sigma=0.5, scale=0.5
+    "braintools.multi_gaussian_grad", spiking.multi_gaussian, h=0.15, s=6.0, sigma=0.5, scale=0.5
 )
-register_row("braintools.inv_square_grad", curves.fast_sigmoid, slope=("alpha", 100.0))
-register_row("braintools.slayer_grad", curves.slayer, alpha=1.0)
+register_row("braintools.inv_square_grad", peer_rows.fast_sigmoid, slope=("alpha", 100.0))
+register_row("braintools.slayer_grad", peer_rows.slayer, alpha=1.0)
 
 
 @rule_of_curve("braintools.piecewise_leaky_relu", c=FINITE, w=POSITIVE)
@@ -226,26 +231,26 @@ def braintools_relu_grad(tin: Tensor, alpha: float = 0.3, width: float = 1.0) ->
 # depends on the spike threshold, that is a param.
 register_row(
     "norse.super",
-    curves.fast_sigmoid,
+    peer_rows.fast_sigmoid,
     "; `fast_sigmoid` with another default. norse 1.1.0 takes 1 for alpha, whatever is given",
     slope=("alpha", 100.0),
 )
-register_row("norse.tanh", curves.tanh_slope, slope=("alpha", 100.0))
-register_row("norse.circ", curves.circle, alpha=100.0)
+register_row("norse.tanh", spiking.tanh_surrogate, slope=("alpha", 100.0))
+register_row("norse.circ", spiking.circle, alpha=100.0)
 register_row(
     "norse.Logistic",
-    curves.tanh_slope,
+    spiking.tanh_surrogate,
     "",
     "Its forward draws spikes with the probability of a logistic curve.",
     slope=("k", 100.0),
 )
-register_row("norse.CircDist", curves.circle, "", "Its forward draws spikes.", alpha=100.0)
+register_row("norse.CircDist", spiking.circle, "", "Its forward draws spikes.", alpha=100.0)
 register_row(
-    "sinabs.Gaussian", curves.gaussian, mean=("mu", 0.0), sigma=0.5, scale=("grad_scale", 1.0)
+    "sinabs.Gaussian", spiking.gaussian, mean=("mu", 0.0), sigma=0.5, scale=("grad_scale", 1.0)
 )
 register_row(
     "sinabs.MultiGaussian",
-    curves.multi_gaussian,
+    spiking.multi_gaussian,
     mean=("mu", 0.0),
     sigma=0.5,
     h=0.15,
@@ -254,18 +259,21 @@ register_row(
 )
 register_row(
     "sinabs.PeriodicExponential",
-    curves.periodic_exponential,
+    spiking.periodic_exponential,
     width=("grad_width", 0.5),
     scale=("grad_scale", 1.0),
     threshold=1.0,
 )
 register_row(
-    "spyx.superspike", curves.fast_sigmoid, "; `fast_sigmoid` under another name", slope=("k", 25.0)
+    "spyx.superspike",
+    peer_rows.fast_sigmoid,
+    "; `fast_sigmoid` under another name",
+    slope=("k", 25.0),
 )
-register_row("spyx.tanh", curves.tanh_slope, slope=("k", 1.0))
+register_row("spyx.tanh", spiking.tanh_surrogate, slope=("k", 1.0))
 register_row(
     "snnax.sigmoid",
-    curves.sigmoid,
+    peer_rows.sigmoid,
     "`sigmoid_surrogate` of snnax as it is documented; its code raises a TypeError",
     alpha=("beta", 1.0),
 )
@@ -332,7 +340,7 @@ def spyx_arctan(tin: Tensor, k: float = 2.0) -> Tensor:
 
     Source: `arctan` of spyx; `arctan` is another curve.
     """
-    return curves.cauchy(tin, 1.0 / math.pi, math.pi * k)
+    return peer_rows.cauchy(tin, 1.0 / math.pi, math.pi * k)
 
 
 @register("snnax.superspike", ranges={"beta": ">= 0 and finite"})

@@ -32,7 +32,6 @@ from ...core.rules.registry import resolve
 from ...core.rules.rule import Rule
 from ...core.rules.signature import REQUIRED
 from ...core.rules.vjp import vjp_leaves
-from ...core.support.tracebacks import is_of_us
 from ...errors import FormatError, MultigradError, RuleError
 from ..functions.documents.format import (
     MOST_BYTES,
@@ -60,6 +59,7 @@ from ..passes.serialize import (
     read_text,
 )
 from ..support.files import write_whole
+from ..support.tracebacks import is_of_us
 
 __all__ = ["from_dict", "load", "save"]
 

@@ -1,30 +1,72 @@
-"""Numbers that move: read by a capture or in `xg.jit`, stepped, and in code that runs again in
-backward.
+"""Numbers that move: read by a capture or in `xg.jit`, what each is now, stepped, and in code that
+runs again in backward.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from ...core.backend.compiler_events import is_tracing
+from ...core.backend.compiler_events import ON_MOVE, is_tracing, tell_depend
 from ...core.backend.contract import Backend
-from ...core.support.threads import set_within
-from ...core.trace.active_rules import THEN, WAITING, ActiveRules, Moving
+from ...core.backend.values import concrete_number
+from ...core.support.threads import SERIALS, set_within
+from ...core.trace.active_rules import (
+    THEN,
+    WAITING,
+    ActiveRules,
+    Moving,
+    NumberRead,
+    RuleInForce,
+    settle,
+)
 from ...core.trace.lookups import (
-    JIT_TRACE,
     READING,
     Telling,
     at_present,
     check_ranges,
     is_collecting,
     look_up,
-    number_told,
 )
-from ...errors import TraceError
+from ...errors import RuleValueError, TraceError
+
+
+class MovingNumber(Moving):
+    """A number that moves, with who holds it and who follows it."""
+
+    def __init__(self) -> None:
+        self.serial = next(SERIALS)
+        # Lists of weak references that remove themselves: a step reads them faster than a WeakSet.
+        self._holders: list[weakref.ref[Any]] = []
+        self._followers: list[weakref.ref[Any]] = []
+
+    def hold(self, in_force: Any) -> None:
+        """Note a rule in force, or that of a layer, that has this number for a param."""
+        self._holders.append(weakref.ref(in_force, self._holders.remove))
+
+    def all_holding(self) -> list[Any]:
+        return alive(self._holders)
+
+    def follow(self, follower: Any) -> None:
+        """Call `follower.on_move(moving)` after each move and `before_step(moving)` before a step.
+
+        The latter is needed because a checkpoint may have restored the follower's value.
+        """
+        self._followers.append(weakref.ref(follower, self._followers.remove))
+
+    def unfollow(self, follower: Any) -> None:
+        self._followers[:] = [each for each in self._followers if each() is not follower]
+
+    def all_following(self) -> list[Any]:
+        return alive(self._followers)
+
+
+def alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
+    return [each for each in [reference() for reference in references] if each is not None]
 
 
 # --- read by a capture, or in a trace of `xg.jit` -------------------------------------------------
@@ -48,6 +90,15 @@ def hold(number: Any) -> None:
     jit_trace = JIT_TRACE.get()
     if jit_trace is not None:
         jit_trace.held.append(number)
+
+
+# Set while `xg.jit` traces, to a `JitTrace`; None outside.
+JIT_TRACE: ContextVar[Any] = ContextVar("multigrad_jit_trace", default=None)
+
+
+def is_noted() -> bool:
+    """Return whether a capture, or a trace of `xg.jit`, notes what is looked up now."""
+    return READING.get() is not None or JIT_TRACE.get() is not None
 
 
 class JitTrace:
@@ -80,11 +131,127 @@ def jit_tracing(
     return set_within(JIT_TRACE, JitTrace(dict(zip(moving, values, strict=True))))
 
 
-def read_noted(moving: Moving) -> Any:
-    """Return the stand-in for a moving number while code is captured or `xg.jit` traces it."""
+# --- what one is now: the one place where it becomes a number ------------------------------------
+# In eager code a float; in traced code a tensor that follows it, if the compiler has one. Eager
+# code, `xg.jit` and the frameworks' compilers ask here, at each application.
+def read(moving: Moving, backend: Backend | None = None) -> Any:
+    """Return the current value of a moving number: a float, or what represents it in a trace.
+
+    Args:
+        backend: of the tensors that the number acts on; None: all are told.
+    """
     if is_collecting():  # first: a capture outlives the trace of `xg.jit` that it is made in
         return look_up(NumberNow.of(moving))
-    return JIT_TRACE.get().read(moving)
+    if (jit_trace := JIT_TRACE.get()) is not None:
+        return jit_trace.read(moving)
+    if backend is None:
+        return number_told(moving)
+    compiler = backend.compiler
+    tensor = None if compiler.follow is None else compiler.follow(moving)
+    if tensor is not None:
+        return tensor
+    number = standing(moving)
+    # A region that runs again in backward must read the number of its first run.
+    if compiler.on_draw is not None and compiler.on_call is None:
+        number = compiler.on_draw(lambda: number)
+    if compiler.on_depend is not None:
+        compiler.on_depend(NumberRead(moving, number))
+    return number
+
+
+def as_it_stands(in_force: RuleInForce, backend: Backend | None = None) -> RuleInForce:
+    """Return a rule in force with the current values of its moving numbers, cached while equal."""
+    values = tuple(
+        [read(each, backend) if isinstance(each, Moving) else each for each in in_force.values]
+    )
+    latest = in_force.present
+    if latest is not None and all(map(_is_same, latest.values, values)):
+        return latest
+    check_present(in_force, values)
+    numbers = [v for v, source in zip(values, in_force.values, strict=True) if v is not source]
+    # Traced numbers get a token that never recurs: no later trace may reuse what this one makes.
+    are_floats = all(type(value) is float for value in numbers)
+    word = ",".join(map(repr, numbers)) if are_floats else f"<traced {next(SERIALS)}>"
+    present = in_force.with_values(values, f"{in_force.own_token}[{word}]")
+    if are_floats:
+        in_force.present = present
+    return present
+
+
+def is_handed_along(backend: Backend) -> bool:
+    """Return whether eager code passes the current values of moving numbers as arguments.
+
+    It does if the compiler neither follows them nor has to be told of them.
+    """
+    compiler = backend.compiler
+    is_told = compiler.on_depend is not None or compiler.follow is not None
+    return not is_told and (compiler.on_draw is None or compiler.on_call is not None)
+
+
+def hand_along(
+    in_force: RuleInForce, call: Callable[..., Any], call_anew: Callable[[Any, RuleInForce], Any]
+) -> Callable[[Any], Any]:
+    """Return `f(x)`, which calls `call(x, *values)` with the current values of moving numbers.
+
+    Args:
+        call_anew: `(x, in_force)`, runs if the values come from elsewhere: an argument of `xg.jit`,
+            a fact of a capture, the first run of a region.
+    """
+    values, specialization = in_force.values, in_force.specialization
+    moving = [(i, each) for i, each in enumerate(values) if isinstance(each, Moving)]
+    last_numbers: list[Any] = []  # replaced as a whole, so that other threads never see half a list
+
+    def run(x: Any) -> Any:
+        nonlocal last_numbers
+        if READING.get() is not None or JIT_TRACE.get() is not None or THEN.get() is not None:
+            return call_anew(x, in_force)
+        numbers = list(values)
+        for i, each in moving:
+            numbers[i] = each.state[1]
+        if numbers != last_numbers:
+            if tuple(numbers) != specialization.checked_values:  # a step has checked those already
+                check_present(in_force, numbers)
+            last_numbers = numbers
+        return call(x, *numbers)
+
+    return run
+
+
+def check_present(in_force: RuleInForce, values: Sequence[Any]) -> None:
+    try:
+        if not in_force.specialization.has_checked(values):  # a step has checked those already
+            check_ranges(in_force, values)
+    except RuleValueError as error:
+        moving = (value for value in in_force.values if isinstance(value, Moving))
+        raise RuleValueError(f"{error} ({', '.join(each.where() for each in moving)})") from None
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    # 0.0 equals -0.0 but is not the same number, so zeros are never taken as unchanged.
+    return a is b or (type(a) is type(b) is float and a == b != 0.0)
+
+
+def read_number(value: Any) -> Any:
+    """Return the number in a 0-d tensor, None if it is known at run time only.
+
+    Of a moving number, return the one that stands for it outside applications; else the value.
+    """
+    if not hasattr(value, "dtype"):
+        return settle(value)
+    return concrete_number(value)
+
+
+def numbers_of(in_force: RuleInForce) -> str:
+    """Return as text the current values of the moving numbers of a rule in force."""
+    moving = (value for value in in_force.values if isinstance(value, Moving))
+    return "".join([f"[{number_told(each)!r}]" for each in moving])
+
+
+def number_told(moving: Moving) -> float:
+    """Return the current value of a moving number, on which a trace in progress depends now."""
+    number = standing(moving)
+    tell_depend(NumberRead(moving, number))
+    return number
 
 
 def all_at_present(active: ActiveRules, backend: Backend | None = None) -> ActiveRules:
@@ -120,7 +287,7 @@ def was_made(item: Any) -> bool:
 
 
 # --- stepped --------------------------------------------------------------------------------------
-def check_move(moving: Moving, number: float) -> None:
+def check_move(moving: MovingNumber, number: float) -> None:
     """Check the next value of a moving number against the ranges of all rules that use it."""
     for in_force in moving.all_holding():
         # The others are not checked at their current values: they may be moved next.
@@ -134,6 +301,14 @@ def refuse_step(moving: Moving) -> None:
             f"{moving.where()} is stepped while code is traced, where it would step once, for the "
             "trace, and not at each call. Call step() outside the compiled function, after it"
         )
+
+
+def tell_moved(moving: MovingNumber) -> None:
+    """Tell all loaded compilers, and a number's followers, that it has moved."""
+    for on_move in ON_MOVE:
+        on_move(moving)
+    for follower in moving.all_following():
+        follower.on_move(moving)
 
 
 # --- in code that runs again in backward ----------------------------------------------------------
@@ -162,3 +337,10 @@ def note_moved(moving: Moving, before: float) -> None:
     """Note the old value of a number that is about to move, in all waiting regions."""
     for region in tuple(WAITING):
         region.numbers.setdefault(moving.serial, before)
+
+
+def standing(moving: Moving) -> float:
+    """Return the current value of a moving number; in a second run, that of the first run."""
+    then = THEN.get()
+    number = None if then is None else then.numbers.get(moving.serial)
+    return moving.value if number is None else number

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.support.lazy_modules import module_hooks
 from ...core.trace.xp import all as xp
 from ...engine.functions.calls.parameters import told_arguments
 from ...engine.functions.custom_gradient import function
+from ...engine.support.public_modules import module_hooks
 from ...errors import RuleValueError
 from . import composites
 from .kinds import as_array, merge_batch_norm

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ...core.rules.registry import get
 from ...core.rules.rule import Rule
-from ...core.support.lazy_modules import module_hooks
 from ...core.support.pickles import pickled
 from ...core.support.trees import Tensor
 from ...engine.functions.calls.parameters import told_arguments
+from ...engine.support.public_modules import module_hooks
 from ...errors import RuleTypeError, RuleValueError, suggest
 from . import relevance as rules
 from .kinds import KINDS, LayerKind, LayerRule

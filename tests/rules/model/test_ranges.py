@@ -15,6 +15,7 @@ import pytest
 import multigrad as xg
 from multigrad.core.rules.rule_names import OWN
 from multigrad.core.support.params import Range
+from multigrad.engine.rules.model.rule_graphs import likely_graph
 from multigrad_conformance.oracles import DTYPES, FLOAT64, edge_values, finfo, spread
 
 X = np.array([-2.0, 0.25, 0.75], np.float32)
@@ -269,7 +270,7 @@ def test_in_its_range_no_number_makes_nan_of_what_is_finite(name: str) -> None:
 def check_finite(rule: xg.Rule, params: dict[str, float], dtype: Any) -> None:
     edges = edge_values(dtype)
     x = np.concatenate([edges[np.isfinite(edges)], spread(20, dtype)])
-    graph, _ = rule.bound_rule().likely_graph(True)
+    graph, _ = likely_graph(rule.bound_rule(), True)
     given = params if graph is None or graph.input("key") is None else {**params, "key": 1}
     grad_in = np.asarray(rule(None, np.ones_like(x), x, **given), np.float64)
     assert not np.isnan(grad_in).any(), f"{params}, {dtype}: {x[np.isnan(grad_in)]}"

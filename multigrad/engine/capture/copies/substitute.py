@@ -27,11 +27,11 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from ....core.support.trees import STANDS_FOR
 from ....core.trace.trace import Value
 from ...trace.code_trace import CodeTrace
 from ..foreign_calls import call_by_own_gradient
 from ..meanings.creation import in_trace
+from ..own_classes import STANDS_FOR
 from ..user_code.inspection import (
     WRAPPED,
     compares_identity,

@@ -25,7 +25,8 @@ from typing import Any
 
 from ....core.lowering.lower import compile_source
 from ....core.trace.active_rules import KeySource
-from ....core.trace.lookups import JIT_TRACE, READING
+from ....core.trace.lookups import READING
+from ...trace.moving_numbers import JIT_TRACE
 from .paths import MISSING, POSITIVE, TAKES, Find, Open, Path, token_of
 
 Run = Callable[[Sequence[Any], KeySource], Any]

@@ -32,10 +32,11 @@ from ....core.ir.op import (
 )
 from ....core.lowering.function_graph import OWN_NAMES
 from ....core.support.records import record
-from ....core.support.trees import Tensor, learn, optree, with_own_classes
+from ....core.support.trees import Tensor, learn, optree
 from ....core.trace.identity import is_plain, value_key
 from ....core.trace.trace import Value
 from ....errors import GradientError, RuleTypeError
+from ...capture.own_classes import with_own_classes
 
 PLAIN = (bool, int, str, bytes, type(None))
 

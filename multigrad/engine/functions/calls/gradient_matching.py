@@ -10,9 +10,10 @@ from typing import Any
 
 from ....core.functions.arguments import Layout
 from ....core.ir.op import T
-from ....core.support.trees import optree, with_own_classes
+from ....core.support.trees import optree
 from ....core.trace.trace import Value
 from ....errors import GradientError
+from ...capture.own_classes import with_own_classes
 from .arguments import PLAIN, Forgotten, replace_at
 
 CONTAINERS = (tuple, list, dict)
