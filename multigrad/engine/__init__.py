@@ -97,7 +97,7 @@ provide("multigrad", {
         "models.attribution.composites": "call_hint",
     },
     "core.rules.activation": {"engine.functions.nested_calls": "record_activation"},
-    "core.rules.context": {"engine.rules.advice": "warn_of_yield"},
+    "core.rules.context": {"engine.rules.advice": "undecorated warn_of_yield"},
     "core.rules.registry": {
         "engine.rules.advice": "unknown_keyword_error",
         "engine.support.shards": "with_choices",

@@ -243,24 +243,8 @@ class use:
             RuleTypeError: it is a generator function, which runs in pieces, or a class, whose
                 methods run later.
         """
-        if inspect.isclass(function):
-            raise RuleTypeError(
-                f"use cannot decorate the class {function.__name__!r}: the rule would be in force "
-                "while an object is made, not in its methods. Decorate the method that runs "
-                "forward, or give the layer its rule: xg.activation(forward, rule)"
-            )
-        if not callable(function):
-            raise RuleTypeError(
-                f"use decorates a function, got {type(function).__name__} {function!r}; or write "
-                "`with xg.use(...):`"
-            )
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise RuleTypeError(
-                f"use cannot decorate the generator function {function.__name__!r}: between its "
-                "steps the rule would be in force for the caller. Put `with xg.use(...)` inside it "
-                "around the work between two yields: around a `yield` it would be in force "
-                "for the caller too"
-            )
+        if inspect.isclass(function) or not callable(function) or is_generator(function):
+            raise undecorated(function)
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -296,6 +280,16 @@ _ENTRIES: contextvars.ContextVar[_Entry | None] = contextvars.ContextVar(
 
 # Python has no context of their own for them.
 GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+
+def is_generator(function: Callable[..., Any]) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+@provided
+def undecorated(given: Any) -> RuleTypeError:
+    """Return the error for what `use` cannot decorate: where it runs, no rule would be in force."""
+    return RuleTypeError(f"use decorates a function that runs in one piece, got {given!r:.60}")
 
 
 @provided

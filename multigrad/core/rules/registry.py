@@ -357,14 +357,14 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
 # that a name is looked up once for all floats. What remains is a `Template`, in `TEMPLATES` by a
 # key that has no numbers, and numbers, by which a template remembers what it has put in force:
 #
-#   params                      key                                                  numbers
-#   {"width": 2.0}              ("triangular", "width", float)                       (2.0,)
-#   {"width": schedule}         ("triangular", "width", float)                       (schedule,)
-#   {"bits": 4, "max": 2.0}     ("uniform", "bits", "max", int, float, 4)            (2.0,)
+#   params                      key                                             numbers
+#   {"width": 2.0}              (epoch, "triangular", "width", float)           (2.0,)
+#   {"width": schedule}         (epoch, "triangular", "width", float)           (schedule,)
+#   {"bits": 4, "max": 2.0}     (epoch, "uniform", "bits", "max", int, float, 4)   (2.0,)
 #
-# `TEMPLATES` is emptied as soon as any name means another rule (`rule_names.renaming`) or it is
-# full. A look-up that began before such a change may store its template after it, so each template
-# holds the epoch in which its look-up began, and counts in that epoch alone.
+# As any name changes its meaning, another epoch begins, and `TEMPLATES` is emptied (it is also as
+# it is full). A look-up that began before may store its template after it: under the old epoch,
+# where none finds it.
 MOST_TEMPLATES = 256
 MOST_NUMBERS = 256  # of one template
 PLAIN = (int, bool, str)  # types of params that are part of a key by their values
@@ -398,20 +398,20 @@ def activate(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> Ac
     # A region that runs again after names have changed has their meanings of then.
     if not is_name or key is not None or (THEN.get() is not None and is_of_then()):
         return _look_up(rule, params, key)[0]
-    epoch = Epoch.number  # read first: a name that changes meanwhile is looked up again
     # Most params are floats, and then this is the key; else there is no template of it.
+    # The epoch is read first: a name that changes meanwhile is looked up again.
     numbers = tuple(params.values()) if params else ()
-    template_key: Any = (rule, *(params or ()), *map(type, numbers))
+    template_key: Any = (Epoch.number, rule, *(params or ()), *map(type, numbers))
     template = TEMPLATES.get(template_key)
     number_names: tuple[str, ...] = ()
-    if params and (template is None or template.epoch != epoch):
-        key_and_numbers = _split(rule, params)
+    if params and template is None:
+        key_and_numbers = _split(template_key[:2], params)
         if key_and_numbers is None:
             return _look_up(rule, params)[0]
         template_key, by_name = key_and_numbers
         number_names, numbers = tuple(by_name), tuple(by_name.values())
         template = TEMPLATES.get(template_key)
-    if template is not None and template.epoch == epoch:
+    if template is not None:
         active = template.known.get(numbers) or template.put_in_force(numbers)
         if active is not None:
             if ON_DEPEND or READING.get() is not None:  # else nothing depends on the look-up
@@ -419,7 +419,7 @@ def activate(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> Ac
                     note_lookup(lookup)
             return active
     active, lookups = _look_up(rule, params)
-    template = _make_template(epoch, lookups, active, number_names)
+    template = _make_template(lookups, active, number_names)
     if len(TEMPLATES) >= MOST_TEMPLATES:
         TEMPLATES.clear()
     TEMPLATES[template_key] = template
@@ -440,7 +440,7 @@ def _look_up(
     return ActiveRules(in_force, in_force, in_force.token), lookups
 
 
-def _split(rule: str, params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+def _split(named: tuple[int, str], params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]] | None:
     # The key and the numbers by name; None: such params are looked up each time.
     kinds: list[Any] = []
     plain: list[Any] = []
@@ -457,7 +457,7 @@ def _split(rule: str, params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]] |
             return None
         kinds.append(kind)
         plain.append(value)
-    return (rule, *params, *kinds, *plain), numbers
+    return (*named, *params, *kinds, *plain), numbers
 
 
 @dataclass(slots=True, eq=False)
@@ -465,7 +465,6 @@ class Template:
     """What a rule's name with params of these names means, whatever their numbers are.
 
     Attributes:
-        epoch: in which its look-up began.
         lookups: the names that were looked up, which compilers and captures are told.
         in_force: the rule with the first numbers.
         positions: of the numbers among its values; None: only the first numbers can be had of it.
@@ -473,7 +472,6 @@ class Template:
         known: what was put in force, by its floats. Zeros are missing, as 0.0 equals -0.0.
     """
 
-    epoch: int
     lookups: tuple[Lookup, ...]
     in_force: RuleInForce
     positions: tuple[int, ...] | None
@@ -523,7 +521,7 @@ class Template:
 
 
 def _make_template(
-    epoch: int, lookups: tuple[Lookup, ...], active: ActiveRules, number_names: tuple[str, ...]
+    lookups: tuple[Lookup, ...], active: ActiveRules, number_names: tuple[str, ...]
 ) -> Template:
     in_force = active.activations
     assert in_force is not None
@@ -532,7 +530,7 @@ def _make_template(
     has_all_names = all(name in runtime for name in number_names)
     positions = tuple(map(runtime.index, number_names)) if has_all_names else None
     is_in_order = positions == tuple(range(len(in_force.values)))
-    return Template(epoch, lookups, in_force, positions, is_in_order)
+    return Template(lookups, in_force, positions, is_in_order)
 
 
 with_choices = of_engine(

@@ -237,6 +237,27 @@ def is_short_for(word: str, name: str) -> bool:
 MANAGERS = frozenset({"_pytest", "anyio", "contextlib", "pluggy", "pytest_asyncio"})
 
 
+def undecorated(given: Any) -> RuleTypeError:
+    """Return the error for what `use` cannot decorate, which says what to decorate instead."""
+    if inspect.isclass(given):
+        return RuleTypeError(
+            f"use cannot decorate the class {given.__name__!r}: the rule would be in force "
+            "while an object is made, not in its methods. Decorate the method that runs "
+            "forward, or give the layer its rule: xg.activation(forward, rule)"
+        )
+    if not callable(given):
+        return RuleTypeError(
+            f"use decorates a function, got {type(given).__name__} {given!r}; or write "
+            "`with xg.use(...):`"
+        )
+    return RuleTypeError(
+        f"use cannot decorate the generator function {given.__name__!r}: between its "
+        "steps the rule would be in force for the caller. Put `with xg.use(...)` inside it "
+        "around the work between two yields: around a `yield` it would be in force "
+        "for the caller too"
+    )
+
+
 def warn_of_yield(entered: use, frame: FrameType) -> None:
     """Warn if a generator gives its rule to the code that iterates over it."""
     caller = "" if frame.f_back is None else frame.f_back.f_globals.get("__name__", "")
