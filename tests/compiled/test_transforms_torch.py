@@ -80,6 +80,8 @@ def test_functional_vjp_and_jvp_are_under_the_rule_given() -> None:
     tangent = jvp(act, x, v, rule="triangular", params={"width": 1.5})
     np.testing.assert_allclose(tangent, triangle(X, 1.5) * v.numpy(), rtol=1e-6)
     assert not x.requires_grad
+    with torch.no_grad():
+        np.testing.assert_allclose(vjp(act, x)[1](v), jvp(act, x, v), rtol=1e-6)
     with xg.use("scale", {"s": 3.0}):
         np.testing.assert_allclose(jvp(act, x, v), 3.0 * v, rtol=1e-6)
     np.testing.assert_allclose(jvp(act, x, v), (1 - torch.tanh(x) ** 2) * v, rtol=1e-5)

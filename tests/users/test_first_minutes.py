@@ -32,6 +32,8 @@ def test_completion_lists_public_names_and_rooms_that_can_be_had() -> None:
 
 def test_the_dialect_lists_its_functions_alone() -> None:
     assert set(dir(xp)) == set(xp.__all__)
+    # what its files import and define
+    assert not any(hasattr(xp, name) for name in ("np", "dataclass", "creation", "vector_norm"))
 
 
 MISSPELLED = [

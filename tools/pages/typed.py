@@ -102,7 +102,7 @@ def fill(names: Any) -> str:
 
 def render_stub() -> str:
     """Return what checkers read in the place of `core/xp.py`."""
-    limits_of: Any = xp.FloatInfo
+    limits_of: Any = type(xp.finfo(xp.float32))
     limits = "\n".join(f"    {each.name}: {each.type}" for each in fields(limits_of))
     title = (
         "`xg.xp` as type checkers see it: a result is of the tensors' type, where it has their "

@@ -17,7 +17,7 @@ from jax.sharding import AxisType, NamedSharding
 from multigrad.core.backend.contract import Draws
 from multigrad.core.ir.op import Op
 from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
-from multigrad.engine import random as core
+from multigrad.engine import random as shared
 from multigrad.engine.ops import draws as ops
 from multigrad.errors import RuleError, RuleValueError
 
@@ -30,32 +30,32 @@ IMPLEMENTATION = "threefry2x32"
 
 
 def fold_in(key: Tensor, n: Tensor) -> Tensor:
-    """Return the n-th key of a key: a pair of ints for a pair and an int, else two uint32 words."""
-    if isinstance(key, core.PlacedKey):
-        return core.PlacedKey(fold_in(key.key, n), key.start, key.whole)
+    """Return the n-th key of a key: two Python ints if all is known, or an array of two uint32."""
+    if isinstance(key, shared.PlacedKey):
+        return shared.PlacedKey(fold_in(key.key, n), key.start, key.whole)
     if isinstance(key, tuple) and not isinstance(n, jax.Array):
-        return core.fold_in(key, n)
+        return shared.fold_in(key, n)
     return jax.random.key_data(jax.random.fold_in(wrap(key), n))
 
 
 def uniform_like(key: Tensor, x: Tensor) -> Tensor:
     """Return uniforms in [0, 1) of x's shape, dtype and device, those of `jax.random.uniform`."""
-    core.check_dtype(x.dtype.name)
-    if isinstance(key, core.PlacedKey):
+    shared.check_dtype(x.dtype.name)
+    if isinstance(key, shared.PlacedKey):
         return draw_part("uniform", key, x)
     return place_like(draw_placed(draw_uniform, key_words(key), x), x)
 
 
 def normal_like(key: Tensor, x: Tensor) -> Tensor:
     """Return standard normals of x's shape, dtype and device; float32 as `jax.random.normal`."""
-    core.check_dtype(x.dtype.name)
-    if isinstance(key, core.PlacedKey):
+    shared.check_dtype(x.dtype.name)
+    if isinstance(key, shared.PlacedKey):
         return draw_part("normal", key, x)
     return place_like(draw_placed(draw_normal, key_words(key), x), x)
 
 
 @provided
-def draw_part(distribution: str, key: core.PlacedKey, x: Tensor) -> Tensor:
+def draw_part(distribution: str, key: shared.PlacedKey, x: Tensor) -> Tensor:
     """Draw the part that x is of a whole array."""
     raise RuleError(f"a draw of a shard's part of an array {NEEDS_ENGINE}")
 
@@ -101,7 +101,7 @@ def draw_normal(
     is_double = dtype == jnp.float64
     draw_dtype = jnp.dtype(jnp.float64 if is_double else jnp.float32)
     uniform = draw_uniform(words, shape, draw_dtype, sharding)
-    return core.normal_from_uniform(uniform, jnp, is_double).astype(dtype)
+    return shared.normal_from_uniform(uniform, jnp, is_double).astype(dtype)
 
 
 def wrap(key: Tensor) -> Tensor:
@@ -127,14 +127,14 @@ def draw_placed(draw: Callable[..., Tensor], words: Tensor, x: Tensor) -> Tensor
         return draw(words, x.shape, x.dtype, sharding if names_sharding else None)
     if isinstance(words, jax.core.Tracer) or not is_split(x):
         return draw(words, x.shape, x.dtype)
-    return draw_at(draw, x.shape, x.dtype, x.sharding)(words)
+    return compile_draw(draw, x.shape, x.dtype, x.sharding)(words)
 
 
 @lru_cache(maxsize=256)
-def draw_at(
+def compile_draw(
     draw: Callable[..., Tensor], shape: tuple[int, ...], dtype: Any, sharding: NamedSharding
 ) -> Callable[[Tensor], Tensor]:
-    """Return a compiled draw that each device makes only for its part."""
+    """Return a compiled draw for a sharded array, of which each device draws its part alone."""
     kinds = {*sharding.mesh.axis_types}
 
     def run(words: Tensor) -> Tensor:

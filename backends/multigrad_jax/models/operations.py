@@ -25,9 +25,9 @@ from ..jaxprs import called_jaxpr, inner_jaxprs
 
 # --- functions that jax inlines, given back their calls -------------------------------------------
 # A jaxpr holds the equations of such a function in a row, each with the frames of the call that
-# made it. If they are the function's equations for one array, they become one call again. An
-# equation with the frame that is no part of such a row comes from a call of another form.
-Frames = tuple[str, str]
+# made it. If they are the function's equations for one array, they become one call again. Other
+# equations that have the function's frame come from a call in another form, which is refused.
+Frame = tuple[str, str]  # the file of a function, and its qualified name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,19 +36,19 @@ class Inlined:
 
     function: Callable[..., Any]
     name: str
-    frame: Frames
+    frame: Frame
 
     def forms(self, aval: Any) -> Iterator[tuple[Any, Any]]:
-        """Yield the jaxpr and a call of the function for an array: by default, and with each flag
-        set.
+        """Yield a jaxpr of the function for an array, and the equation of a call of it: with the
+        default options, and with each flag reversed.
         """
         flags = [
-            (row.name, not row.default)
-            for row in inspect.signature(self.function).parameters.values()
-            if isinstance(row.default, bool)
+            (parameter.name, not parameter.default)
+            for parameter in inspect.signature(self.function).parameters.values()
+            if isinstance(parameter.default, bool)
         ]
         for options in ({}, *({name: value} for name, value in flags)):
-            call = named(self.function, self.name, options)
+            call = bind(self.function, self.name, options)
             example = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
             code = None
             with suppress(Exception):  # of any library
@@ -57,7 +57,7 @@ class Inlined:
                 yield code, jax.make_jaxpr(jax.jit(call))(example).jaxpr.eqns[0]
 
 
-def named(function: Callable[..., Any], name: str, options: dict[str, Any]) -> Callable[..., Any]:
+def bind(function: Callable[..., Any], name: str, options: dict[str, Any]) -> Callable[..., Any]:
     def call(x: Any) -> Any:
         return function(x, **options)
 
@@ -65,7 +65,7 @@ def named(function: Callable[..., Any], name: str, options: dict[str, Any]) -> C
     return call
 
 
-def inlined(function: Callable[..., Any], name: str) -> Inlined | None:
+def as_inlined(function: Callable[..., Any], name: str) -> Inlined | None:
     """Return a function as jax inlines it; None if its frames cannot be known."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
@@ -99,7 +99,7 @@ def outline(jaxpr: Any, functions: Sequence[Inlined]) -> Any:
     return jaxpr.replace(eqns=equations)
 
 
-def frames_of(equation: Any) -> set[Frames]:
+def frames_of(equation: Any) -> set[Frame]:
     traceback = equation.source_info.traceback
     frames = () if traceback is None else traceback.frames
     return {(frame.file_name, frame.function_name) for frame in frames}
@@ -112,9 +112,9 @@ def match(function: Inlined, equations: Sequence[Any]) -> tuple[Any, int] | None
         for atom in equations[0].invars
         if not isinstance(atom, core.Literal) and jax.numpy.issubdtype(atom.aval.dtype, np.floating)
     ]
-    for tin in inputs:
-        for code, call in function.forms(tin.aval):
-            values = aligned(code, tin, equations)
+    for input_atom in inputs:
+        for code, call in function.forms(input_atom.aval):
+            values = aligned(code, input_atom, equations)
             if values is None:
                 continue
             (out,) = (values.get(atom) for atom in code.outvars)
@@ -122,17 +122,17 @@ def match(function: Inlined, equations: Sequence[Any]) -> tuple[Any, int] | None
                 continue
             first = equations[0]
             outlined = call.replace(
-                invars=[tin], outvars=[out], source_info=first.source_info, ctx=first.ctx
+                invars=[input_atom], outvars=[out], source_info=first.source_info, ctx=first.ctx
             )
             return outlined, len(code.eqns)
     return None
 
 
-def aligned(code: Any, tin: Any, equations: Sequence[Any]) -> dict[Any, Any] | None:
-    """Map the variables of some code to those of matching equations; None if they differ."""
+def aligned(code: Any, input_atom: Any, equations: Sequence[Any]) -> dict[Any, Any] | None:
+    """Map the variables of a function's jaxpr to those of equations; None if these are others."""
     if len(code.eqns) > len(equations):
         return None
-    values = {code.invars[0]: tin}
+    values = {code.invars[0]: input_atom}
     for ours, theirs in zip(code.eqns, equations, strict=False):
         if ours.primitive is not theirs.primitive or len(ours.invars) != len(theirs.invars):
             return None
@@ -156,7 +156,7 @@ def same(values: dict[Any, Any], ours: Any, theirs: Any) -> bool:
     return values.get(ours) is theirs
 
 
-NAMED = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
+CALL_PRIMITIVES = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
 OWN_DERIVATIVE = ("custom_jvp_call", "custom_vjp_call", "custom_lin")
 MODULES = (jax.nn, jnp, jax.lax)
 
@@ -168,7 +168,7 @@ class CalledOperation(Meant):
     Attributes:
         code: (file, line) of the function, where it was given as an object.
         is_primitive: whether only a primitive is meant.
-        own: for a name, jax's own function of that name, if it differs.
+        own: of a selector that is a name, jax's public function of that name, if there is one.
         inlined: the function, where jax inlines it.
     """
 
@@ -197,13 +197,13 @@ def is_float(atom: Any) -> bool:
 
 def inner_of(equation: Any) -> Any:
     inner = called_jaxpr(equation)
-    assert inner is not None  # of NAMED
+    assert inner is not None  # as for all CALL_PRIMITIVES
     return inner[0]
 
 
 def name_of(equation: Any) -> str | None:
     """Return the name of the function that an equation calls; None if it calls none."""
-    if equation.primitive.name not in NAMED:
+    if equation.primitive.name not in CALL_PRIMITIVES:
         return None
     return equation.params.get("name") or inner_of(equation).debug_info.func_name
 
@@ -258,7 +258,7 @@ def find(selector: Any) -> CalledOperation:
         if function is None:
             return CalledOperation(selector, jaxpr.eqns[0].primitive.name, is_primitive=True)
         return CalledOperation(selector, function, code_of(inner_of(jaxpr.eqns[0])))
-    body = inlined(selector, name)
+    body = as_inlined(selector, name)
     if body is None:
         parts = ", ".join(sorted({name_of(each) or each.primitive.name for each in jaxpr.eqns}))
         raise RuleValueError(
@@ -266,9 +266,9 @@ def find(selector: Any) -> CalledOperation:
             f"select one of these by name, or give the function a call of its own: "
             f"{name} = jax.jit({name})"
         )
-    # A restored call has no code of its function: it has that of the wrapper in `named`.
-    code = next(each for each in named.__code__.co_consts if hasattr(each, "co_firstlineno"))
-    return CalledOperation(selector, name, (code.co_filename, code.co_firstlineno), inlined=body)
+    # A restored call has the source of the wrapper that `forms` calls, not of the function.
+    source = source_of(bind(selector, name, {}))
+    return CalledOperation(selector, name, source, inlined=body)
 
 
 def trace(function: Callable[..., Any]) -> Any:

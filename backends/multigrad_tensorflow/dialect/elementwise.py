@@ -174,21 +174,21 @@ def dropout(x: Tensor, rate: Any) -> Tensor:
 
 
 # --- fake quantization: rounding to integers of a few bits between two limits ---------------------
-# Both limits are nudged so that zero is an exact value. The gradient passes between them; a limit
-# gets that from beyond it. Neither depends on the nudging.
-def by_vars(inputs: Tensor, min: Any, max: Any, num_bits: int, narrow_range: bool) -> Tensor:
+# Both limits are nudged so that zero is an exact value. Inputs between the nudged limits get their
+# gradient; a limit gets the gradient of inputs beyond it. The nudging itself has no derivative.
+def fake_quantize(inputs: Tensor, min: Any, max: Any, num_bits: int, narrow_range: bool) -> Tensor:
     ends = _as_tensor(inputs, min), _as_tensor(inputs, max)
     low, high, scale, inverse = map(xp.stop_gradient, _nudge(*ends, num_bits, narrow_range))
     x = xp.stop_gradient(inputs)
     steps = (xp.maximum(xp.minimum(x, high), low) - low) * inverse
     zero = xp.floor(-low * inverse + 0.5)
     quantized = xp.floor(steps - zero + 0.5) * scale
-    # The terms below add zero to the value, and give it the gradient.
+    # `path` has the gradient; only its difference from itself, which is zero, goes into the value.
     lower, upper = (
         value + (end - xp.stop_gradient(end)) for value, end in zip((low, high), ends, strict=True)
     )
     is_inside = xp.logical_and(xp.greater_equal(x, low), xp.less_equal(x, high))
-    # Where the limits cross, both get the gradient of values between them.
+    # Where the limits cross, both get the gradient of inputs between them.
     path = xp.where(is_inside, inputs, 0.0)
     path = path + xp.where(xp.less(x, low), lower, 0.0)
     path = path + xp.where(xp.greater(x, high), upper, 0.0)
@@ -198,21 +198,21 @@ def by_vars(inputs: Tensor, min: Any, max: Any, num_bits: int, narrow_range: boo
     return xp.where(are_both_zero, inputs - x, result)
 
 
-def gradients_by(
+def fake_quantize_gradients(
     gradients: Tensor, inputs: Tensor, min: Any, max: Any, num_bits: int, narrow_range: bool
 ) -> list[Tensor]:
     """Return the gradients of the inputs and both limits, without derivatives, as in TensorFlow."""
     x, low, high = (xp.stop_gradient(_as_tensor(inputs, each)) for each in (inputs, min, max))
-    result = by_vars(x, low, high, num_bits, narrow_range)
+    result = fake_quantize(x, low, high, num_bits, narrow_range)
     seeds = [(result.node, xp.stop_gradient(gradients))]
     return accumulate_all(x.trace, seeds, [each.node for each in (x, low, high)])
 
 
-def gradient_by_args(
+def fake_quantize_input_gradient(
     gradients: Tensor, inputs: Tensor, min: Any, max: Any, num_bits: int, narrow_range: bool
 ) -> Tensor:
     options = {"num_bits": num_bits, "narrow_range": narrow_range}
-    return gradients_by(gradients, inputs, min, max, **options)[0]
+    return fake_quantize_gradients(gradients, inputs, min, max, **options)[0]
 
 
 def _as_tensor(inputs: Tensor, end: Any) -> Any:
@@ -256,11 +256,11 @@ ALIASES: dict[Any, Handler] = TENSORFLOW.called(
             xlog1py: math.xlog1py raw_ops.Xlog1py; maximum: maximum raw_ops.Maximum;
             minimum: minimum raw_ops.Minimum; selu: nn.selu raw_ops.Selu;
             nn.dropout; leaky_relu: nn.leaky_relu raw_ops.LeakyRelu; nn.silu;
-            by_vars: quantization.fake_quant_with_min_max_args
+            fake_quantize: quantization.fake_quant_with_min_max_args
             quantization.fake_quant_with_min_max_vars
             quantization.fake_quant_with_min_max_vars_per_channel;
-            gradient_by_args: quantization.fake_quant_with_min_max_args_gradient;
-            gradients_by: quantization.fake_quant_with_min_max_vars_gradient
+            fake_quantize_input_gradient: quantization.fake_quant_with_min_max_args_gradient;
+            fake_quantize_gradients: quantization.fake_quant_with_min_max_vars_gradient
             quantization.fake_quant_with_min_max_vars_per_channel_gradient
         """,
         layers: "squared_error: math.squared_difference raw_ops.SquaredDifference",

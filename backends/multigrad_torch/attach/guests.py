@@ -197,7 +197,7 @@ def call_batch(
         [x.expand(size, *x.shape) if axis is None else x.movedim(axis, 0) for x, axis in pairs]
         for pairs in (zip(*group, strict=True) for group in groups)
     ]
-    if getattr(guest, "is_batched", False):
+    if guest.is_batched:
         return list(call(*batches))
     examples = [call(*([x[i] for x in group] for group in batches)) for i in range(size)]
     return [torch.stack(parts) for parts in zip(*examples, strict=True)]

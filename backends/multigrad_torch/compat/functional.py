@@ -43,7 +43,7 @@ def vjp(
         rule: a name, a Rule or a function; None for the true derivative.
         params: values for the rule's params.
     """
-    with _context(rule, params):
+    with torch.enable_grad(), _context(rule, params):  # also for a caller under no_grad
         x = x.detach().requires_grad_(True)
         y = f(x)
 
@@ -64,8 +64,8 @@ def jvp(
 ) -> Tensor:
     """Return the Jacobian of f at x times v, under a rule.
 
-    The product is taken from the backward, by the double-vjp identity `J v = d/du (J^T u) v`: so
-    the rule is used, and it must be linear in grad_out, so that the map `u -> J^T u` is linear too.
+    The product is taken from the backward, as `J v = d/du <J^T u, v>`. So the rule acts, and must
+    be linear in grad_out, or `J^T u` would not be linear in u.
 
     Examples:
         >>> import torch

@@ -76,7 +76,7 @@ CLAMP = FunctionConventions(
         Convention("2.14", False, "no gradient passes at the limits (up to 2.13 it does)"),
     ),
     version=torch.__version__,
-    passes=functools.cache(functools.partial(has_slope, lambda x: torch.clamp(x, 0, 1))),
+    ask_library=functools.cache(functools.partial(has_slope, lambda x: torch.clamp(x, 0, 1))),
 )
 FMAX = FunctionConventions(
     rows=(
@@ -84,7 +84,7 @@ FMAX = FunctionConventions(
         Convention("2.14", False, "each of equal operands gets a half (up to 2.13 the first all)"),
     ),
     version=torch.__version__,
-    passes=functools.cache(functools.partial(has_slope, torch.fmax, 1.0)),
+    ask_library=functools.cache(functools.partial(has_slope, torch.fmax, 1.0)),
 )
 
 

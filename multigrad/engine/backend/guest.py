@@ -88,6 +88,11 @@ class Guest(Protocol):
         """Whether the guest keeps outputs for backward, which therefore must not be written to."""
         ...
 
+    @property
+    def is_batched(self) -> bool:
+        """Whether it takes arrays with more axes in front."""
+        ...
+
     def run(self, inputs: Sequence[SharedBuffer]) -> list[SharedBuffer]:
         """Return the outputs."""
         ...

@@ -31,7 +31,7 @@ Handler = Callable[..., Any]
 
 
 class OwnTrace(functools.partial[Any]):
-    """A handler that records a call by its library's own trace or code, which also tells types."""
+    """A handler that records calls by its library's own trace or code, which tells types too."""
 
 
 # --- derivatives at kinks
@@ -46,12 +46,12 @@ class Convention:
 
     Attributes:
         since: the first release that makes it; "" if no other is known.
-        passes: whether the gradient passes at the kink.
+        passes_gradient: whether the gradient passes at the kink.
         words: continues a sentence after the library's name and release.
     """
 
     since: str
-    passes: bool
+    passes_gradient: bool
     words: str
 
 
@@ -62,20 +62,20 @@ class FunctionConventions:
     Attributes:
         rows: those of all releases, in order.
         version: the installed release.
-        passes: () -> whether the gradient passes, asked of the library itself; it is asked once.
+        ask_library: returns whether the gradient passes, as the library itself computes it.
     """
 
     rows: Sequence[Convention]
     version: str
-    passes: Callable[[], bool]
+    ask_library: Callable[[], bool]
 
     def find(self) -> tuple[Convention, bool]:
         """Return the installed library's convention, and whether its release is known for it."""
         convention = [row for row in self.rows if _numbers(row.since) <= _numbers(self.version)][-1]
-        passes = self.passes()
-        if passes == convention.passes:
+        passes_gradient = self.ask_library()
+        if passes_gradient == convention.passes_gradient:
             return convention, True
-        return next(row for row in self.rows if row.passes == passes), False
+        return next(row for row in self.rows if row.passes_gradient == passes_gradient), False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,27 +83,27 @@ class Habits:
     """The meaning of one spelling where libraries differ; the defaults are NumPy's.
 
     Attributes:
-        exchanges_two: `x.transpose(0, 1)` exchanges two axes; else it names the order of all.
-        repeats_whole: `x.repeat(2)` repeats the whole; else each element.
-        sorts_anew: `x.sort()` returns what is sorted; else it sorts in place.
+        exchanges_two: `x.transpose(0, 1)` exchanges two axes. If False, it is the order of all.
+        repeats_whole: `x.repeat(2)` repeats the whole. If False, each element.
+        sorts_anew: `x.sort()` returns a sorted tensor. If False, it sorts in place.
         integers_first: an integer in an index is taken before its arrays, wherever it stands.
-        bytes_are_masks: an index of uint8 is a mask; else integers.
+        bytes_are_masks: an index of uint8 is a mask. If False, it holds positions.
         nested_lists: a list of lists is one index.
-        lists_are_tensors: a function of a tensor takes a list of equal shapes as what it stacks to.
-        small_integers_wrap: a float beyond int8, uint8 or int16 wraps; else it is limited.
-        float8_is_limited: a float beyond float8_e4m3fn is its largest number; else NaN.
-        plus_copies: `+x` is a copy; else x itself.
-        none_is_other: `x == None` is False; else each element is compared.
+        lists_are_tensors: a function of a tensor also takes a list of equal shapes, and stacks it.
+        small_integers_wrap: a float beyond int8, uint8 or int16 wraps. If False, it is limited.
+        float8_is_limited: a float beyond float8_e4m3fn is its largest number. If False, NaN.
+        plus_copies: `+x` is a copy. If False, x itself.
+        none_is_other: `x == None` is False. If this is False, each element is compared.
         inexact: ops whose kernels are off by more than rounding, and by how much of the result.
         promotes_to_float32: float64 beside another dtype, or beside numbers, gives float32.
         whole: the dtype of an integer that is returned, such as a length.
-        casts_gradients: a custom gradient's integers and bools become floats where these are due.
+        casts_gradients: a custom gradient's integers and bools become floats where floats are due.
         unordered: meanings of functions that leave the order of equal elements open.
         outside: what an index that lies outside means where it is taken, and where it is put; see
             `trace/xp/shapes.py`.
         overwritten_too: a value that another one overwrites gets a gradient, as if it stood there.
         selects: a product with a mask is 0 where that is False, whatever the other factor.
-        objects_change: users set attributes of its objects; else it fills them in itself.
+        objects_change: users set attributes of its objects. If False, only the library does.
     """
 
     exchanges_two: bool = False
@@ -133,14 +133,14 @@ class Names:
     """What the names of a library mean.
 
     Attributes:
-        aliases: its callables, and what each records.
+        aliases: by callable of the library, the handler that records its calls.
         methods: tensor methods that mean something else in this library.
-        attributes: attributes of a tensor that no other library's has, by name, from the tensor.
-        hidden: functions that offer no protocol, and their stand-ins in a rule: always,
-            also where no symbolic value is among the arguments.
-        companions: modules of its own that it does not import by itself, by name, and what gives
-            the `hidden` of their functions; it is asked once somebody has imported one.
-        refused: functions that a rule may not call, and the reason, which ends a sentence.
+        attributes: by name, what only this library's tensors have, as functions of the tensor.
+        hidden: by function that offers no protocol, its stand-in in a rule, also where no argument
+            is a symbolic value.
+        companions: by name of a module that the library does not import by itself, a function that
+            returns its `hidden`, called once somebody has imported the module.
+        refused: by function that a rule may not call, the reason, which ends a sentence.
         trees: its functions of nested structures, called as they are: a symbol is a leaf.
         shown: how people write the library's name.
     """
@@ -165,7 +165,7 @@ class Tensors:
         device: a device of it, for the constants that a rule makes.
         device_of: optional; the device of a kind ("cuda"), where code may ask on which it runs.
         correction: what `x.std()` and `x.var()` subtract from n by default.
-        mutable: whether `x += 1` reaches whoever else holds x.
+        mutable: whether `x += 1` changes x in place, for all that hold it.
         shape_class: what `x.shape` is, and is an instance of.
         scalars: classes of values that replace a tensor without axes in the library's own
             results.
@@ -187,12 +187,12 @@ class Classes:
 
     Attributes:
         one_class: whether every tensor is of the very class `tensor`, so that `type(x)` is known.
-        classes: those that its tensors are of, where there are a few.
+        classes: the classes of its tensors, where there are several.
         asking: its own modules, in Python, that ask by `isinstance` whether something is a tensor.
         hints: prefixes of attributes that its tools set on tensors for themselves, and on which
             no value depends.
-        refusals: optional; why a symbol does not answer an attribute that its tensors have, by
-            name. With it, what its tensor class lacks is an AttributeError.
+        refusals: optional; returns, for an attribute that its tensors have, why a symbol does not
+            answer it. With it, an attribute that its tensor class lacks is an AttributeError.
     """
 
     one_class: bool = False
@@ -209,18 +209,17 @@ class Calls:
     Attributes:
         protocol: whether the library hands symbolic values to us by itself; else stand-ins do,
             wherever a rule refers to the library's modules or functions.
-        at_once: a context in which the library computes at once, though a compiler may be reading
-            along.
-        finds: optional; what records a callable that is not among the aliases, None for none.
-        other_way: optional; what records a callable where its row does not take a call.
-        own_trace: optional; what records any callable by the library's own trace, for shapes and
-            dtypes that are known.
+        at_once: a context in which the library computes at once, even while a compiler traces.
+        finds: optional; returns the handler of a callable that is not among the aliases, or None.
+        other_way: optional; returns another handler of a callable, for calls its own cannot take.
+        own_trace: optional; returns a handler of any callable, which records by the library's own
+            trace, for shapes and dtypes that are known.
         import_function: records a function in another way, where substitution cannot see through
             it: (function, trace, args, kwargs) -> its result; raises NeedsConcrete, or TraceError
             where it cannot either.
         import_route: that way, in the words of `xg.show`.
-        keeps: optional; whether a class or a function stays as it is in captured code, as its calls
-            with symbolic values are intercepted.
+        keeps: optional; whether captured code may hold a class or a function itself, because its
+            calls with symbolic values are intercepted.
     """
 
     protocol: bool = True
@@ -238,18 +237,18 @@ class Gradients:
     """A library's custom gradients, and where it lets none pass.
 
     Attributes:
-        wrappers: classes of the objects that decorators of the library make of a function and that
-            compute the same, each with the attribute that holds the function.
-        paired: those of the wrappers whose function returns a value and its gradient function.
-        own_gradients: those of the wrappers whose function has its own gradient, each with what
-            makes of one a function for symbolic values that has this gradient, None if it need not.
+        wrappers: by class of the objects that decorators of the library return, and that compute
+            what the decorated function does, the attribute that holds this function.
+        paired: the wrappers whose function returns a value and its gradient function.
+        own_gradients: by wrapper whose function has its own gradient, a function that returns the
+            stand-in of such an object for symbolic values, or None if it needs none.
         interceptions: contexts, entered during a capture, in which calls of the library's custom
             gradients with symbolic values come to us, from wherever they are made.
-        pauses: optional; whether its code now computes without gradients; raises TypeError in a
-            mode that no graph follows.
-        passes: optional; a context in which gradients pass, and without such a mode. If it yields
-            something, that lists the variables that code has read in it and that need a gradient.
-        conventions: its derivatives at kinks that depend on the release, by function.
+        pauses: optional; returns whether its code now computes without gradients; raises TypeError
+            in a mode that no graph follows.
+        passes: optional; a context in which gradients pass, without such a mode. It yields None, or
+            a function that names the variables read so far that need a gradient.
+        conventions: by function, its derivatives at kinks that depend on the release.
     """
 
     wrappers: Mapping[type, str] = field(default_factory=dict)
@@ -267,14 +266,14 @@ class State:
 
     Attributes:
         variables: classes of its variables, which hold a framework's tensor as `value`.
-        describe: optional; of a variable, or of an object that holds a tensor: the library's name
-            for it ("": the way to it) and whether it is trained; None: it is none of its own.
+        describe: optional; returns the library's name for a variable or an object that holds a
+            tensor ("": the way to it), and whether it is trained; None if it is not the library's.
         holding: optional; returns a variable like another one, but with a given tensor, where the
             library computes with more than the tensor.
         bookkeeping: attributes of its objects that are no state.
         generators: its global generators of random numbers: objects with `get_state` and
             `set_state`.
-        runs_on: optional; the backend on whose tensors it computes now, where its own name is none.
+        runs_on: optional; the backend on whose tensors it computes now, if it is none itself.
     """
 
     variables: tuple[type, ...] = ()
@@ -303,7 +302,7 @@ class Dialect:
 
 
 GROUP = "multigrad.dialects"
-# Modules that tell a library, which computes by the tensors' own frameworks, of symbolic values.
+# Modules that make symbolic values known to a library that computes by its tensors' frameworks.
 ACQUAINTED = "multigrad.acquainted"
 # Reasons for which functions are refused; each ends a sentence.
 CHANGES = "which gives another value at each call: make it"
@@ -371,7 +370,7 @@ def register_dialect(name: str, dialect: Dialect) -> None:
 
 
 def updates(dialect: Dialect, name: str) -> bool:
-    """Return whether an augmented assignment reaches whoever else holds a library's tensor."""
+    """Return whether an augmented assignment, such as `__iadd__`, is in place in a library."""
     return dialect.tensors.mutable and hasattr(dialect.tensors.tensor, name)
 
 
@@ -383,23 +382,26 @@ def registered_dialects() -> Mapping[str, Dialect]:
     return _dialects
 
 
+_connected: set[str] = set()  # whose entry points are loaded; never emptied, as each loads once
+
+
 def load_dialects() -> None:
-    """Register the dialects of imported libraries that are no backends, and tell others of us."""
+    """Load the entry points of imported libraries: they register dialects, or tell others of us."""
     for name, point in (*entry_points().items(), *entry_points(ACQUAINTED).items()):
-        if name in sys.modules and name not in _dialects and name not in _loaded:
+        if name in sys.modules and name not in _dialects and name not in _connected:
             load_point(point, f"functions of {name} are not captured")
-            _loaded.add(name)
+            _connected.add(name)
 
 
-def load_point(point: Any, else_: str) -> None:
-    """Load an entry point that connects a library; a broken one warns, with what follows."""
+def load_point(point: Any, consequence: str) -> None:
+    """Load an entry point that connects a library; a broken one only warns of the consequence."""
     try:
         point.load()
     except ImportError:  # another library of that name, or a part of it is missing
         return
     except Exception as error:  # noqa: BLE001
         message = f"{type(error).__name__}: {error}"
-        warnings.warn(f"{else_}: {point.value} raises {message}", stacklevel=3)
+        warnings.warn(f"{consequence}: {point.value} raises {message}", stacklevel=3)
 
 
 @functools.cache
@@ -408,16 +410,13 @@ def entry_points(group: str = GROUP) -> Mapping[str, Any]:
     return {point.name: point for point in find_points(group)}
 
 
-_loaded: set[str] = set()
-
-
 def habits_of(trace: CodeTrace) -> Habits:
     dialect = find_dialect(trace.dialect)
     return Habits() if dialect is None else dialect.habits
 
 
 def leave_order_open(x: Value, name: str) -> None:
-    """Note that equal elements may come in any order, where the code's library says no other."""
+    """Note that equal elements may come in any order, if the code's library defines none."""
     if name in habits_of(x.trace).unordered:
         x.trace.source.conventions[f"{UNORDERED} {name}"] = None
 
@@ -457,8 +456,8 @@ UNORDERED = "equal elements in any order:"
 
 
 def passes_at(trace: CodeTrace, name: str) -> bool:
-    """Return whether a gradient passes at a function's kink in the installed library of the code;
-    True without a row.
+    """Return whether a gradient passes at a function's kink in the installed library of the code,
+    and note it for `xg.show`; True without a row.
     """
     library = trace.dialect
     dialect = find_dialect(library)
@@ -471,7 +470,7 @@ def passes_at(trace: CodeTrace, name: str) -> bool:
         words += f", which is not what that release is known for: this {library} differs"
         warnings.warn(f"captured {words}", NotProvenWarning, stacklevel=2)
     trace.source.conventions[words] = None
-    return convention.passes
+    return convention.passes_gradient
 
 
 def told_conventions(graph: Graph, kind: str = AT_KINK) -> tuple[str, ...]:

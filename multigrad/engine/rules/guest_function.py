@@ -77,7 +77,7 @@ Trials: TypeAlias = dict[tuple[Kind, ...], tuple[list[Kind], OutputTree | None]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GuestFunction:
-    """Code that a host calls in a guest, as the protocol `Guest` has it.
+    """Code that a host calls in a guest, with the attributes of the protocol `Guest`, and others.
 
     Attributes:
         name: what to call it in messages.
@@ -86,14 +86,10 @@ class GuestFunction:
         keep: the guest's `*inputs -> (outputs, pull)`, where `pull(*cotangents)` gives a gradient
             or None for each input.
         backward: the guest's `(inputs, cotangents) -> the same gradients`, from the inputs alone.
-        wrt: the positions of inputs that may get a gradient.
-        like: for each output, the input whose shape and dtype it has; None: `infer` tries.
         undifferentiable: the positions of outputs that carry no gradient.
         key: the position of the input that is a random key.
         owns: whether the code is the user's: it may write to its inputs, and may hold on to its
             outputs, so that each side gets memory of its own.
-        keeps_outputs: whether the guest keeps outputs for backward, which therefore must not be
-            written to.
         latest: what `forward` and `keep` note about the outputs, if these are nested.
         trials: what `infer` knows already; shared by all that have the same outputs.
     """
@@ -109,6 +105,7 @@ class GuestFunction:
     key: int | None = None
     owns: bool = False
     keeps_outputs: bool = False
+    is_batched: bool = False
     latest: LatestOutputs = field(default_factory=LatestOutputs)
     trials: Trials = field(default_factory=dict)
 

@@ -256,12 +256,10 @@ class OpaqueGuest(GuestFunction):
     """A guest whose outputs are declared.
 
     Attributes:
-        is_batched: whether it takes arrays with more axes in front.
         declare: kinds of the inputs -> those of the outputs, and how these are nested.
         nesting: of the outputs.
     """
 
-    is_batched: bool = False
     declare: Callable[[Sequence[Kind]], tuple[list[Kind], Any]] = field(kw_only=True)
     nesting: Any = field(kw_only=True)
 

@@ -36,7 +36,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, version: str, passes: bool) -> None
     load_backend("torch")
     conventions = registered_dialects()["torch"].gradients.conventions
     for name in ("clamp", "fmax"):
-        pretended = replace(conventions[name], version=version, passes=lambda: passes)
+        pretended = replace(conventions[name], version=version, ask_library=lambda: passes)
         monkeypatch.setitem(conventions, name, pretended)
 
 

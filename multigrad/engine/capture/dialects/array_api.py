@@ -43,7 +43,7 @@ class FloatInfo:
 
 
 def finfo(type: Any) -> FloatInfo:
-    """The limits of a float dtype, or a tensor's; a rule's capture is repeated per dtype.
+    """The limits of a float dtype, or of a tensor's dtype; a rule is captured for each dtype.
 
     Examples:
         >>> xp.finfo(xp.float32).eps
@@ -72,7 +72,7 @@ def finfo(type: Any) -> FloatInfo:
 
 
 def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None) -> Any:
-    """A tensor or a number unchanged, nested lists of numbers as a constant.
+    """A tensor or a number as it is, nested lists of numbers as a constant; in a dtype, if given.
 
     Examples:
         >>> xp.asarray([1.0, 2.0])
@@ -254,7 +254,7 @@ def find(name: str) -> Any:
     """Return a name of `xg.xp` that is none of the core's functions, or its `__all__`."""
     if name == "__all__":
         return [*__all__, *xp.__all__]
-    if name in globals():
+    if name in __all__:
         return globals()[name]
     if name in xp.__all__:
         return getattr(xp, name)
