@@ -123,7 +123,7 @@ def square(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return grad_out * (u * u)
 
 
-@case("torch.clamp", "numpy.clip")
+@case("torch.clamp", "torch.limit", "numpy.clip")
 def limit(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return xp.minimum(xp.maximum(grad_out, -0.5), 0.5) * xp.maximum(tin, 0.25) + xp.maximum(
         tin, 0.0
@@ -140,7 +140,7 @@ def one_minus(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return grad_out * (1.0 - xp.exp(tin))
 
 
-@case("numpy.norm")
+@case("torch.norm", "numpy.norm")
 def norm_with_tensor(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return grad_out + xp.exp(-xp.norm(grad_out))
 

@@ -24,6 +24,7 @@ from multigrad.core.backend.rows import (
     find_scaled_quotient,
     is_number,
     is_tensor,
+    is_whole_norm,
     is_zero,
     kernel,
     square_products,
@@ -189,6 +190,7 @@ SIGN_OR_ZERO = kernel("torch.sign_or_zero", "x", elementwise)
 SIGN_OR_ONE = kernel("torch.sign_or_one", "x", elementwise)
 SIGN_OR_NAN = kernel("torch.sign_or_nan", "x", elementwise)
 LARGEST = kernel("torch.largest", "x", lambda x: Type("tensor", x.dtype))
+NORM = kernel("torch.vector_norm", "x", lambda x: Type("tensor", x.dtype))
 
 
 def take_own_sign(node: Node) -> Node | None:
@@ -236,7 +238,10 @@ def largest(x: Tensor) -> Tensor:
     """Return the largest absolute value; torch's norm uses no vector instructions for it."""
     if not x.is_cpu or not x.numel():
         return norm(x, axis=None, keepdims=False, ord=math.inf)
-    return x.abs().amax()
+    if x.numel() < masks.LARGE:
+        return x.abs().max()
+    low, high = torch.aminmax(x)
+    return torch.maximum(low.abs_(), high.abs_())
 
 
 DISTANCES = kernel("torch.distances", "x y", lambda x, y: Type("tensor", x.dtype, UNKNOWN))
@@ -276,10 +281,39 @@ def one_minus_(x: Tensor) -> Tensor:
     return torch.sub(ONE, x, out=x) if x.is_cpu else torch.rsub(x, 1.0)
 
 
+def limit_by_number(node: Node) -> Node | None:
+    """Rewrite a clamp with a literal bound, which needs no check against the dtype."""
+    fast = LIMITS[node.op]
+    for x, number in (node.operands, node.operands[::-1]):
+        if x.type.kind == "tensor" and is_small(number):
+            if is_zero(number) and node.op is ops.MAXIMUM:  # relu has the faster kernel
+                return make_node(ops.RELU, (x,), {}, node.type)
+            return make_node(fast, (x, number), {}, node.type)
+    return None
+
+
+def limit_by_numbers(node: Node) -> Node | None:
+    x, low, high = node.operands
+    if x.type.kind == "tensor" and is_small(low) and is_small(high):
+        return make_node(CLAMP, node.operands, {}, node.type)
+    return None
+
+
+def is_small(node: Node) -> bool:
+    """Return whether a node is a number that is finite in every dtype, also float16."""
+    return node.op is ops.CONST and abs(node.attr("value")) <= 65504.0
+
+
+CLAMP = kernel("torch.clamp", "x low high", lambda x, low, high: elementwise(x))
+CLAMP_MIN = kernel("torch.clamp_min", "x number", elementwise)
+CLAMP_MAX = kernel("torch.clamp_max", "x number", elementwise)
+LIMITS = {ops.MAXIMUM: CLAMP_MIN, ops.MINIMUM: CLAMP_MAX}
+
+
 def clamp_once(node: Node) -> Node | None:
     """Rewrite min(max(x, low), high) as one clamp, which returns high where low > high, too."""
     inner, high = node.operands
-    if inner.op is not ops.MAXIMUM or not masks.is_full(inner.operands[0]):
+    if inner.op not in (ops.MAXIMUM, CLAMP_MIN) or not masks.is_full(inner.operands[0]):
         return None
     x, low = inner.operands
     are_numbers = low.op is ops.CONST and high.op is ops.CONST
@@ -291,10 +325,10 @@ def limit_one_side(node: Node) -> Node | None:
     x, low, high = node.operands
     if x.type.kind != "tensor" or low.op is not ops.CONST or high.op is not ops.CONST:
         return None
-    if high.attr("value") == math.inf:
-        return make_node(ops.MAXIMUM, (x, low), {}, node.type)
-    if low.attr("value") == -math.inf:
-        return make_node(ops.MINIMUM, (x, high), {}, node.type)
+    if high.attr("value") == math.inf and is_small(low):
+        return make_node(CLAMP_MIN, (x, low), {}, node.type)
+    if low.attr("value") == -math.inf and is_small(high):
+        return make_node(CLAMP_MAX, (x, high), {}, node.type)
     return None
 
 
@@ -354,6 +388,9 @@ IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
     SIGN_OR_ZERO: (Tensor.sign_,),
     ONE_MINUS: (one_minus_,),
     ops.CLIP: (clip_, None, None),
+    CLAMP: (Tensor.clamp_, None, None),
+    CLAMP_MIN: (Tensor.clamp_min_, None),
+    CLAMP_MAX: (Tensor.clamp_max_, None),
     ONE_PLUS_SQUARE: (one_plus_square_, None, None),
     ONE_MINUS_SCALED: (one_minus_scaled_, None, None),
     DIVIDED: (None, None, None, divided_into),
@@ -391,6 +428,10 @@ KERNELS: dict[Op, Callable[..., Any]] = {
     DISTANCES: distances,
     LARGEST: largest,
     ONE_MINUS: one_minus,
+    NORM: torch.linalg.vector_norm,
+    CLAMP: torch.clamp,
+    CLAMP_MIN: torch.clamp_min,
+    CLAMP_MAX: torch.clamp_max,
 }
 
 
@@ -477,13 +518,23 @@ FAST = FastKernels(
             {ops.SUB: subtract_from_one},
         ),
         Pattern(
+            "torch.limit",
+            "a bound without a look at its dtype: 0.4 us a call; relu_ for a bound of 0: 1.1 us",
+            {**dict.fromkeys(LIMITS, limit_by_number), ops.CLIP: limit_by_numbers},
+        ),
+        Pattern(
+            "torch.norm",
+            "the whole norm without its axes: 0.7 us a call",
+            {ops.NORM: taking(NORM, is_whole_norm)},
+        ),
+        Pattern(
             "torch.distances",
             "2,048 rows of 32 from 256 others by their differences 37 ms, by one kernel 7.3",
             {ops.NORM: take_distances},
         ),
         Pattern(
             "torch.largest",
-            "the largest |x| by a norm 3.3 ms, of |x| 320 us",
+            "the largest |x| by a norm 4.6 ms, by aminmax 110 us",
             {ops.NORM: take_largest},
         ),
     ),
