@@ -12,9 +12,9 @@ import sys
 from dataclasses import asdict, dataclass
 
 from ..core.backend.discovery import OWN, entry_points
+from ..core.support.installed import install_line, requirements_of
 from ..engine.backend.differences import Fault
 from ..engine.support.extras import load_alone
-from ..engine.support.installed import install_line, requirements_of
 from ..errors import MultigradError, RuleTypeError, suggest
 from ..look.subject import Report
 

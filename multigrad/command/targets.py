@@ -40,13 +40,13 @@ from multigrad.core.backend.values import owner_of
 from multigrad.core.ops.numerics import ignoring_warnings
 from multigrad.core.rules.registry import resolve
 from multigrad.core.rules.rule import Rule
+from multigrad.core.support.installed import install_line, requirements_of
 from multigrad.engine.capture.user_code.inspection import mentioned, nested_codes
 from multigrad.engine.capture.user_code.libraries import dialect_of
 from multigrad.engine.functions.calls.parameters import read_parameters
 from multigrad.engine.functions.function import Function, uncaptured
 from multigrad.engine.functions.importers import find_custom, is_custom
 from multigrad.engine.support.extras import load_alone
-from multigrad.engine.support.installed import install_line, requirements_of
 from multigrad.errors import MultigradError, RuleError
 from multigrad.look.convert import brief, run_where_it_ends
 from multigrad.look.subject import run

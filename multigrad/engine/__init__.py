@@ -9,13 +9,12 @@ from ..core.support.lazy_modules import provide
 provide("multigrad", {
     # public names of rooms, what tracebacks show, and arrays that are split over devices
     "core.support.lazy_modules": {
-        "engine.support.public_modules": "find_room missing_name_error"
+        "engine.support.public_modules": "find_room hint_at"
     },
     "core.support.tracebacks": {"engine.support.tracebacks": "shorten"},
     "core.support.params": {"engine.support.shards": "read_shards"},
     "core.backend.discovery": {
         "engine.backend.statuses": "admit unknown_backend_error unloadable_error",
-        "engine.support.installed": "why_too_old",
     },
     # ops of whole arrays, and functions of xg.xp that no elementwise rule needs
     "core.ops": {"engine.ops.families": "list_families"},

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core.backend.discovery import OWN, load_backend
+from ..core.support.installed import why_too_old
 from ..engine.support.extras import extra_line
-from ..engine.support.installed import why_too_old
 from ..engine.support.public_modules import module_hooks
 from ..errors import BackendNotFound
 

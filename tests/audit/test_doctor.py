@@ -9,8 +9,8 @@ import pytest
 
 import multigrad as xg
 from multigrad.audit import doctor as room
+from multigrad.core.support.installed import is_older
 from multigrad.engine.backend.differences import Fault
-from multigrad.engine.support.installed import is_older
 from multigrad.errors import MultigradError, RuleTypeError
 
 from ..harness.hidden import python

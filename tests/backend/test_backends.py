@@ -109,7 +109,7 @@ def test_a_backend_that_is_a_distribution_of_its_own_names_its_install_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     line = "multigrad-rules-elsewhere; extra == 'elsewhere'"
-    monkeypatch.setattr("multigrad.engine.support.installed.required_by", lambda _: [line])
+    monkeypatch.setattr("multigrad.core.support.installed.required_by", lambda _: [line])
     with pytest.raises(xg.BackendNotFound, match="pip install 'multigrad-rules-elsewhere'"):
         xg.source("triangular", "elsewhere")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
-from multigrad.engine.support.installed import is_older
+from multigrad.core.support.installed import is_older
 
 FOLDER = Path(__file__).parent / "digests"
 GONE = "-"  # instead of the digest of a name that a newer release does not have

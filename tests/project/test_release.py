@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from multigrad.engine.support.installed import read_requirement
+from multigrad.core.support.installed import read_requirement
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = ("backends/multigrad_mlx/pyproject.toml",)

@@ -8,19 +8,17 @@ and cached by type. A backend that cannot be loaded is tried once and affects no
 
 from __future__ import annotations
 
-import functools
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
 from ...errors import BackendNotFound, GradientError, MultigradError
+from ..support.installed import OWN, find_points, package_of, why_too_old
 from ..support.lazy_modules import imported_module, provided
 from ..support.threads import collector_paused, make_lock
 from .contract import Backend, Reader
 
-OWN = "multigrad-rules"  # the distribution whose names no other may take
 GROUP = "multigrad.backends"
 # The reference needs no installation metadata, so that the core works from a source tree.
 REFERENCE = ("numpy", "multigrad.core.lowering.reference.backend:backend", GROUP)
@@ -131,12 +129,6 @@ def unloadable_error(name: str, place: str, error: BaseException) -> BackendNotF
 
 
 @provided
-def why_too_old(name: str, package: str) -> str | None:
-    """Return an error message if a framework is older than its backend needs, else None."""
-    return None
-
-
-@provided
 def admit(found: Any, name: str, where: str) -> Backend:
     """Return the object of a third party's entry point, checked to be a Backend with all groups."""
     return found
@@ -202,53 +194,6 @@ def entry_points() -> Mapping[str, Any]:
         # In one step, because other threads read it without a lock.
         REGISTRY.points.update({name: points[0] for name, points in points_by_name.items()})
     return REGISTRY.points
-
-
-def read_header(distribution: Any, name: str) -> list[str]:
-    """Return the lines of a name in a package's metadata."""
-    # `importlib.metadata` reads the description, too, which takes ten times as long.
-    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-    return re.findall(rf"^{name}: *(.*?) *$", text.partition("\n\n")[0], re.MULTILINE)
-
-
-def find_points(group: str) -> list[Any]:
-    """Return the entry points of a group; packages with damaged metadata have none."""
-    return [point for point in _read_points() if point.group == group]
-
-
-@functools.cache
-def _read_points() -> list[Any]:
-    # Each reading goes through the files of all packages, and to make objects of all that they
-    # offer, not only of what names us, takes three times as long.
-    from importlib import metadata
-
-    return [point for each in metadata.distributions() for point in _points_of(each)]
-
-
-def _points_of(distribution: Any) -> list[Any]:
-    from importlib import metadata
-
-    try:
-        if "multigrad" not in (distribution.read_text("entry_points.txt") or ""):
-            return []
-        # Python imports the first one on the path, not this one if it is further back.
-        return list(metadata.distribution(_name_of(distribution)).entry_points)
-    except Exception:  # its metadata is damaged, whatever that raises: it offers nothing
-        return []
-
-
-def package_of(point: Any) -> str:
-    """Return the package that declares an entry point, "" where that is not known."""
-    try:
-        return _name_of(point.dist)
-    except (AttributeError, KeyError, TypeError):  # no metadata, or damaged
-        return ""
-
-
-# Cached, because a distribution offers several points, and each would read a file.
-@functools.cache
-def _name_of(distribution: Any) -> str:
-    return next(iter(read_header(distribution, "Name")), "")
 
 
 def _say_contested(points: list[Any]) -> str:

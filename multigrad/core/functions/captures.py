@@ -158,7 +158,8 @@ class Captures:
                 message = f"{self.recipe.subject} needs {fact_names} in a way not captured"
                 raise NotCaptured(TraceError(message)) from need
             self.require(need.facts, need.place)
-            self._ask_more(None, layout, leaves)  # it is captured again anyway
+            if not is_plain(self.source):
+                self._ask_more(None, layout, leaves)  # it is captured again anyway
             raise
         self._ask_more(variant, layout, leaves)
         variant = variant.laid_out(layout.without_objects())
@@ -181,7 +182,8 @@ class Captures:
         return replace(wide, layout=layout.without_objects(), facts=dict(facts))
 
     def _ask_more(self, variant: Variant | None, layout: Layout, leaves: Sequence[Any]) -> None:
-        if leaves and asks_more(self, variant, layout, leaves):
+        is_open = variant is None or variant.reads_names or variant.has_index
+        if is_open and leaves and asks_more(self, variant, layout, leaves):
             raise NeedsConcrete(*self.facts, noted=False)
 
     def require(self, facts: Iterable[str], place: Location | None = None) -> None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # what the engine alone makes
     from ...engine.trace.code_trace import Assumption, CodeTrace
 
 KEY = (0, 7)  # of the draws in a proof
+INDEXED = frozenset(("getitem", "take"))  # ops whose constant index may lie outside the tensor
 # The cotangents, structured like the outputs -> what the user's code returns.
 Pull = Callable[..., Any]
 
@@ -290,6 +291,11 @@ class Variant:
         a call runs.
         """
         return not (self.omissions or self.updates or self.notes)
+
+    @property
+    def has_index(self) -> bool:
+        """Whether its forward has a constant index, which may lie outside the tensor of a call."""
+        return any(op.name in INDEXED for op in self.graphs.forward.ops)
 
     def laid_out(self, layout: Layout) -> Variant:
         """Return this variant with another layout of the same key."""

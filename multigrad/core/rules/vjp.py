@@ -344,7 +344,8 @@ def _keep(
 
     dtypes = [leaf.dtype for leaf in arrays]
     key = (PULLS, *dtypes, *map(type, leaves[count:]))
-    entry = entry_of(function, variant, run)
+    is_open = variant.has_index or not function.captures.facts <= {"dtype"}
+    entry = entry_of(function, variant, run) if is_open else Entry(run)
     if entry is not None:
         build_once(function.entries.known, key, lambda: entry, MOST_KEPT)
 
@@ -352,7 +353,7 @@ def _keep(
 @provided
 def entry_of(function: FunctionBase, variant: Variant, run: Run) -> Entry | None:
     """Return an entry for calls whose arrays have the same dtypes; None: each is looked up."""
-    return None if function.captures.facts - {"dtype"} else Entry(run)
+    return None
 
 
 as_derived = of_engine(__name__, "as_derived", "the derivative of code on NumPy")

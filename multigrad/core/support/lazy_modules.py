@@ -96,10 +96,17 @@ def loaded_once(load: Callable[[], Callable[P, R]]) -> Callable[P, R]:
 
 
 # --- names and modules that load on first use -----------------------------------------------------
-@provided
 def missing_name_error(module: str, name: str, known: Iterable[str]) -> AttributeError:
     """Return the error for a name that a module lacks."""
-    return AttributeError(f"module {module!r} has no attribute {name!r}{suggest(name, known)}")
+    # Python itself asks for `__path__`, and tools for names with underscores, which need no hint.
+    hint = "" if name.startswith("_") else hint_at(module, name, known)
+    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
+
+
+@provided
+def hint_at(module: str, name: str, known: Iterable[str]) -> str:
+    """Return what may be meant by a name that a module lacks, after a semicolon."""
+    return suggest(name, known)
 
 
 def imported_module(name: str) -> ModuleType | None:

@@ -20,8 +20,8 @@ from ...core.backend.discovery import (
     load_backend,
     package_of,
 )
+from ...core.support.installed import find_version, install_line, requirements_of, why_too_old
 from ...errors import BackendNotFound, suggest
-from ..support.installed import find_version, install_line, requirements_of, why_too_old
 
 
 @dataclass(frozen=True, slots=True)

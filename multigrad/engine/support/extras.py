@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from ...core.backend.discovery import OWN
+from ...core.support.installed import install_line, requirements_of
 from ...errors import BackendNotFound
-from .installed import install_line, requirements_of
 
 
 def extra_line(extra: str) -> str:

@@ -18,7 +18,7 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
-from ...core.support.lazy_modules import imported_module
+from ...core.support.lazy_modules import imported_module, missing_name_error
 from ...errors import closest
 
 Getter = Callable[[str], Any]
@@ -43,11 +43,8 @@ def module_hooks(
     return get_name, public_names.copy
 
 
-def missing_name_error(module: str, name: str, known: Iterable[str]) -> AttributeError:
-    """Return the error for a name that a module lacks, which says what may be meant."""
-    # Tools look up names with underscores by the dozen, and need no hint.
-    if name.startswith("_"):
-        return AttributeError(f"module {module!r} has no attribute {name!r}")
+def hint_at(module: str, name: str, known: Iterable[str]) -> str:
+    """Return what may be meant by a name that a module lacks, after a semicolon."""
     known = list(known)
     # Public names of public modules within may be meant, too: "composites.epsilon_gamma_box".
     parts = {part: getattr(imported_module(f"{module}.{part}"), "__all__", ()) for part in known}
@@ -57,8 +54,7 @@ def missing_name_error(module: str, name: str, known: Iterable[str]) -> Attribut
     plain = {each.replace("_", "").lower(): each for each in places}
     word = name if name in places else plain.get(name.replace("_", "").lower())
     meant = places.get(word or closest(name, places) or "")
-    hint = f"; did you mean {meant!r}?" if meant else ""
-    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
+    return f"; did you mean {meant!r}?" if meant else ""
 
 
 def find_room(fullname: str, rooms: tuple[str, ...], inner: list[str]) -> ModuleSpec | None:

@@ -54,10 +54,11 @@ def __getattr__(name: str) -> Any:
     elif name in MADE:
         value = getattr(xp_ops, name)
     else:
-        others = () if name.startswith("_") else other_modules(False)
-        module = next((each for each in (*others, xp_ops) if name in each.__all__), None)
+        is_asked_by_python = name.startswith("__")  # as `from ... import` asks for `__path__`
+        modules = () if is_asked_by_python else (*other_modules(False), xp_ops)
+        module = next((each for each in modules if name in each.__all__), None)
         if module is None:
-            has_engine = name.startswith("_") or others
+            has_engine = is_asked_by_python or len(modules) > 1
             missing = "" if has_engine else f"; one beyond elements and reductions {NEEDS_ENGINE}"
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{missing}")
         value = getattr(module, name)

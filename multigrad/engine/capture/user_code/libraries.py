@@ -19,10 +19,10 @@ from importlib import metadata
 from typing import Any, TypeVar
 
 from ....core.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
+from ....core.support.installed import required_by
 from ....core.trace.source import CODE, OWN, TENSORS, Reading
 from ....core.trace.trace import NeedsConcrete, setting
 from ....errors import MultigradError, RuleValueError
-from ...support.installed import required_by
 from ...trace.code_trace import LENT, NOBODY, OPEN, CodeTrace, lend
 from ..dialect import registered_dialects
 from .inspection import held_around, mentioned, nested_codes, paths_in, plain_function

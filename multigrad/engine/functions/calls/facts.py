@@ -18,7 +18,7 @@ from ....core.backend.values import owner_of
 from ....core.functions.arguments import Layout
 from ....core.functions.captures import Captures
 from ....core.functions.facts import first_tensor, gather_facts, places_of
-from ....core.functions.recipe import Recipe, Variant
+from ....core.functions.recipe import INDEXED, Recipe, Variant
 from ....core.ir.graph import Node
 from ....core.ir.op import FLOATS, dtype_name
 from ....core.passes.facts import LIBRARY
@@ -31,7 +31,6 @@ from ...passes.shapes import ComputedShapes, computed_shape, needed_shapes
 from ...trace.code_trace import CodeTrace, library_of, place_of
 
 ATTRIBUTE = "attribute."
-INDEXED = frozenset(("getitem", "take"))  # ops whose constant index may lie outside the array
 
 
 # --- of a call's arguments ------------------------------------------------------------------------

@@ -12,10 +12,9 @@ import functools
 import re
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ...core.backend.discovery import read_header
-
+OWN = "multigrad-rules"  # the distribution whose names no other may take
 # Parts of a `Requires-Dist` line (PEP 508), as far as backends need them.
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 EXTRA = r"""extra\s*==\s*["']([^"']+)["']"""
@@ -53,6 +52,53 @@ def read_requirement(line: str) -> Requirement:
 def normalized(package: str) -> str:
     # As the package index compares names: PEP 503.
     return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def read_header(distribution: Any, name: str) -> list[str]:
+    """Return the lines of a name in a package's metadata."""
+    # `importlib.metadata` reads the description, too, which takes ten times as long.
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    return re.findall(rf"^{name}: *(.*?) *$", text.partition("\n\n")[0], re.MULTILINE)
+
+
+def find_points(group: str) -> list[Any]:
+    """Return the entry points of a group; packages with damaged metadata have none."""
+    return [point for point in _read_points() if point.group == group]
+
+
+@functools.cache
+def _read_points() -> list[Any]:
+    # Each reading goes through the files of all packages, and to make objects of all that they
+    # offer, not only of what names us, takes three times as long.
+    from importlib import metadata
+
+    return [point for each in metadata.distributions() for point in _points_of(each)]
+
+
+def _points_of(distribution: Any) -> list[Any]:
+    from importlib import metadata
+
+    try:
+        if "multigrad" not in (distribution.read_text("entry_points.txt") or ""):
+            return []
+        # Python imports the first one on the path, not this one if it is further back.
+        return list(metadata.distribution(_name_of(distribution)).entry_points)
+    except Exception:  # its metadata is damaged, whatever that raises: it offers nothing
+        return []
+
+
+def package_of(point: Any) -> str:
+    """Return the package that declares an entry point, "" where that is not known."""
+    try:
+        return _name_of(point.dist)
+    except (AttributeError, KeyError, TypeError):  # no metadata, or damaged
+        return ""
+
+
+# Cached, because a distribution offers several points, and each would read a file.
+@functools.cache
+def _name_of(distribution: Any) -> str:
+    return next(iter(read_header(distribution, "Name")), "")
 
 
 @functools.cache
