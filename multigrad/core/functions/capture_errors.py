@@ -1,5 +1,5 @@
-"""Why a function could not be captured: the error, and the place in the user's code. It runs as
-written then, of which the engine warns.
+"""Why a function could not be captured: the error, and the place in the user's code. The function
+then runs as written, and the engine warns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class NotCaptured(Exception):
     """A function cannot be captured, or its graph does not serve.
 
     Attributes:
-        error: says why; a copy, as the frames of a traceback refer to errors in their turn.
+        error: says why; a copy without its traceback, whose frames would keep the call's tensors.
         kinds: of what a graph would leave out; see `Trace.omissions`.
     """
 

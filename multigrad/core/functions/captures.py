@@ -1,7 +1,9 @@
 """`Captures`: the graphs of a Function, one variant for each layout and set of facts.
 
-Facts are what its code asked about the arguments. Each variant is captured once and compared with
-the code as written (the proof). Within another capture a variant's graphs are recorded there.
+Facts are what its code asked about the arguments. A capture that lacks one adds its name to `facts`
+and raises NeedsConcrete; `_find` then asks the caller for the facts again, until the variant
+exists (`noted=False`: we asked, not a symbol in the user's code). Each variant is captured once and
+compared with the code as written (the proof). Within another capture its graphs are recorded there.
 """
 
 from __future__ import annotations
@@ -139,7 +141,7 @@ class Captures:
             self._ask_more(variant, layout, leaves)
             return variant
         if not self.forms.facts <= facts.keys():
-            # Facts that one capture of the code asked for are facts of all.
+            # All variants have the same facts, so that the key of a call is the same for all.
             raise NeedsConcrete(*self.facts, noted=False)
         build = partial(self._capture, layout, facts, leaves)
         return build_once(self.variants, key, build, MOST_VARIANTS)
@@ -151,7 +153,8 @@ class Captures:
         try:
             variant = capture(self.source, layout, facts, leaves)
         except NeedsConcrete as need:
-            # A number that code reads and that moves has no value in a capture for all of them.
+            # A number that code reads and that keeps changing has no value in a capture that serves
+            # all its values.
             asks_for_number = any(fact.startswith(f"param:{READ}") for fact in need.facts)
             if facts.keys() >= set(need.facts) or asks_for_number:
                 fact_names = ", ".join(need.facts) or "the shape of what it computed"

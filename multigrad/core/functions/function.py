@@ -7,7 +7,7 @@ dtype, from the outside in:
     on                     looks the entry up by the dtype, or has it built
     captured_or_native     captured; as written if the capture fails
     captured_entry         one entry for each set of facts, if the capture needs facts
-    entry_by_lengths       that of the facts of a call
+    entry_by_lengths       the entry for the facts of this call
     lowered_entry          graphs, with what is checked before each call
 """
 
@@ -63,7 +63,7 @@ class FunctionBase:
     draws = FREE
 
     def __init__(self, recipe: Recipe, entries: Entries) -> None:
-        in_use()  # compilers can neither read the discovery of backends nor load one
+        in_use()  # done now: a compiler that traces a call cannot load a backend
         self.name, self.entries = recipe.name, entries
         self._identify()
 
@@ -125,7 +125,8 @@ class Entry:
     """How calls of one layout run on one backend.
 
     Attributes:
-        run: `run(leaves, draws) -> outputs`; another once it is known what all calls share.
+        run: `run(leaves, draws) -> outputs`; the engine replaces it by a faster one, once it knows
+            what all calls share.
         bind: `bind(x, numbers) -> f(x)` for tensors like x, the numbers prepared; or None.
         call: `call(x, *numbers)` without a look at the numbers; None: there is none.
     """
@@ -181,8 +182,8 @@ bind_leaves_of_code = of_engine(
 class EntriesByFacts:
     """Entries of one layout, one for each set of facts about a call's values.
 
-    `captures` has the facts that are needed, of which a new capture may need more. Where a rule in
-    force, or the rule of a name, is among them, calls are within `on_call` of their compiler.
+    `captures` has the facts that are needed, of which a new capture may need more. Where a fact is
+    the rule in force, or what a rule's name means, each call runs within the compiler's `on_call`.
     """
 
     __slots__ = ("_around", "_build", "_entry", "_layout", "_on_call", "_state", "captures")
@@ -268,8 +269,8 @@ class Entries:
         return self.recipe.signature
 
     def apart(self) -> Entries:
-        """Return empty entries of the same: those that built some and referred to their own table
-        would be a cycle of references.
+        """Return empty entries for the same recipe. What is built refers to these, not to the table
+        that holds it, which would be a cycle of references.
         """
         return Entries(self.captures, self.options)
 
@@ -288,7 +289,7 @@ class Entries:
         return self.options.native is True
 
     def on(self, backend: Backend, leaves: Sequence[Any]) -> Entry:
-        """Return the entry of a tensor and numbers, which differ from call to call in its dtype."""
+        """Return the entry for a tensor and numbers; there is one for each dtype."""
         key = (backend.name, leaves[0].dtype)
         entry = self.known.get(key)
         if entry is None:

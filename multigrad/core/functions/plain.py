@@ -2,8 +2,8 @@
 
 Rules of the library are plain: they are written with `xg.xp` and operators, and their graphs were
 proven before the release. So is a rule that does arithmetic alone, as its bytecode says: it reads
-nothing besides its arguments and functions of `xg.xp`, changes nothing, branches on nothing, and no
-operator is known by a name that a library could take for something else.
+nothing besides its arguments and functions of `xg.xp`, changes nothing, branches on nothing, and
+calls no method of a tensor, whose name may mean other things in other libraries.
 
     def w(ctx, grad_out, tin, width=1.0): return grad_out * (abs(tin) < width)     plain
     def w(ctx, grad_out, tin): return grad_out * xp.exp(-tin)                      plain
@@ -65,7 +65,7 @@ ARITHMETIC = re.compile(
 
 
 def is_plain(recipe: Recipe) -> bool:
-    """Return whether the code of a recipe is a rule's, and plain; one that is made of graphs is."""
+    """Return whether a recipe is a plain rule; a rule made of graphs counts as plain."""
     if recipe.noun != "rule":
         return False
     return not recipe.functions or own_code(recipe) is not None or _is_arithmetic(recipe.functions)
@@ -180,7 +180,8 @@ def with_reads(variant: Variant, facts: Mapping[str, Any], reads: dict[str, Any]
     new_facts = {fact for fact, meaning in reads.items() if facts.get(fact, reads) != meaning}
     if not new_facts:
         return variant
-    # Names of rules, and what says its meaning itself, hold for the variant where they kept it.
+    # A fact that still has the meaning that was read holds for this variant; any other means that
+    # we capture again.
     kept = {NAME + rule.name for rule in names_in(reads) if not rule.superseded}
     kept |= {fact for fact in reads if isinstance(fact, Telling) and fact.meaning() == reads[fact]}
     if not new_facts <= kept:

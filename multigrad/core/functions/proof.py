@@ -1,8 +1,9 @@
-"""The small proof: plain code and its graph give the same bits on the library of a call, but for
-the sign of a zero, which compilers change (XLA takes 0 for a product with a mask that is False).
+"""The small proof: plain code is run on a call's own framework beside its graph, and gives the same
+bits. The sign of a zero may differ: compilers change it (XLA takes 0 for a product with a mask that
+is False).
 
 Arithmetic that is recorded as it runs is mostly lowered to the very calls that the code makes, so
-that no bounds on rounding are needed. Where bits differ nothing is said: then the engine's proof
+that no bounds on rounding are needed. Where bits differ this proof decides nothing: the engine's
 tells rounding from a fault (`engine/functions/proof`).
 
 Proofs of the library's own rules and estimators are made before a release, and shipped:
@@ -55,7 +56,7 @@ def how_much() -> str:
 
 
 def is_asked(prove: bool) -> bool:
-    """Return whether to prove what its author does (`prove`) or does not want proven."""
+    """Return whether to prove code; `prove` is what its author chose."""
     word = how_much()
     return word == ALL or (prove and word == ON)
 
@@ -63,14 +64,14 @@ def is_asked(prove: bool) -> bool:
 # --- the isolation in which code runs, and the numbers that it runs on ----------------------------
 Array = Any
 EDGES = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, math.inf, -math.inf, math.nan)
-# Where squares and sums leave a dtype.
+# Numbers whose squares and sums overflow.
 FAR_FLOATS = {"float16": 300.0, "bfloat16": 1e20, "float32": 1e20, "float64": 1e160}
 
 
 def isolated(backend: Backend, run: Callable[[], Any], dtype: str, is_random: bool) -> Any:
     """Run a function in the mode that keeps a dtype, whatever the backend's modes are around it.
 
-    `is_random`: the framework's own draws take the keys of `REPLAYED`.
+    `is_random`: the framework's own draws take the keys that the capture drew (`REPLAYED`).
     """
     precision = backend.tensors.precision
     precise = nullcontext() if precision is None else precision(dtype)
@@ -128,7 +129,7 @@ def _samples(
     yield tuple(numbers), np.resize(np.array(EDGES), shape).astype(kind), grad_out
     tin, grad_out = draw(29)
     values = tin.astype(np.float64)
-    far = (values + np.sign(values)) * FAR_FLOATS[dtype]  # each as large at least
+    far = (values + np.sign(values)) * FAR_FLOATS[dtype]  # each at least as large
     yield tuple(numbers), far.astype(kind), grad_out
 
 
@@ -232,7 +233,7 @@ def digest(text: str) -> str:
 
 
 def digest_of_file(path: Path) -> str:
-    return digest(path.read_text("utf-8"))  # whose lines end alike on every system
+    return digest(path.read_text("utf-8"))  # read as text: line endings do not matter
 
 
 @functools.cache

@@ -11,10 +11,10 @@ Every Function has one. Which groups of fields it fills depends on what the Func
     code of `xg.opaque`                x                  x                  x
 
 What it records for one layout of arguments becomes a `Variant`, which also says what the function
-does besides returning: updates in place, attributes, changed containers. A graph has none of these.
-On its own framework the function runs itself; elsewhere they are left out (a warning says so of
-updates, and captured code that reads such an attribute is refused there); inside another capture
-they are done to the symbols there (`effects.py`).
+does besides returning: updates in place, attributes, changed containers. A graph has no such
+effects. On its own framework the function itself is run, with them; elsewhere they are left out (a
+warning says so of updates, and captured code that reads such an attribute is refused there); inside
+another capture they are done to the symbols there (`effects.py`).
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Recorded:
         undifferentiable: outputs that carry no gradient.
         missing: maps an output to what backward gets if its cotangent is missing; None: zeros.
         takes_ctx: whether `pull` takes what torch calls a backward with, as `ctx=`.
-        dirty: arguments that it says to have updated in place.
+        dirty: arguments that the code declares as updated in place (`mark_dirty` of torch).
         push: runs the author's own tangent rule; None: there is none, or no graph holds it.
-        recomputes: whether backward may compute of the arguments what forward computed and kept.
+        recomputes: whether backward may compute again, from the arguments, what forward kept.
     """
 
     outputs: Any
@@ -148,8 +148,8 @@ class Recipe:
         run: `run(args, kwargs)` runs it as written, on a framework's tensors.
         record: `record(trace, args, kwargs)` runs it on symbols; None: `graphs.capture` has graphs.
         functions: the user's functions that it runs, the forward first; none of graphs.
-        written_in: the library that it is written in, where that is said, or a function that tells
-            it of the library of a call's tensors; see `dialect`.
+        written_in: the library that it is written in, where the author says so; or
+            `f(library of the call's tensors) -> library`; see `dialect`.
         signature: of its arguments; None: it is not known.
         is_derived: whether its gradient is the true derivative, of autodiff.
         noun: what it is, for messages: a "function", or a "rule", which is a backward pass.
@@ -192,7 +192,7 @@ class Recipe:
         """Return the library that it is written in, "" where it is written for all.
 
         Args:
-            called: the library of the tensors of a call, which decides where its names do not.
+            called: the library of a call's tensors, which decides if the code names no library.
         """
         name = self.written_in if isinstance(self.written_in, str) else self.written_in(called)
         return "" if name == OWN else name
@@ -261,10 +261,10 @@ class Variant:
         draws_apart: whether its draws take other keys than those of the code as written.
         lowered: what it was lowered to, by backend.
         places: where results lie in memory, as a proof has found: see `proof/memory.py`.
-        reach: tells in which dtypes of 16 bits it holds, too; None: none is known.
+        reach: tells in which 16-bit dtypes this variant is valid, too; None: not known.
         reads_names: whether its code has asked what names mean in its library.
-        numbers: functions that give the last inputs: numbers that its code reads, which keep
-            changing. The form of a call alone has any.
+        numbers: functions that give the values of the last inputs, numbers that its code reads and
+            that keep changing. Only the variant of a call has any.
     """
 
     graphs: FunctionGraph
@@ -287,8 +287,8 @@ class Variant:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its graphs are all that its code does, as of plain rules; else `decide` says how
-        a call runs.
+        """Whether its graphs are all that its code does, as for plain rules; if not, the engine's
+        `decide` says how a call runs.
         """
         return not (self.omissions or self.updates or self.notes)
 

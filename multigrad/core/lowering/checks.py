@@ -1,9 +1,9 @@
 """The checks of emitted code: of a call's input, of what a rule returns, and of derivatives.
 
 Of the input: tensors of another framework or another device, a dtype that rules do not compute in,
-and ops that a backend lacks for a dtype. Errors say what was given and what to type. `bind_checks`
-gives those of a lowering their names in the emitted module, which the backend's `render` writes
-into the source.
+and ops that a backend lacks for a dtype. Errors say what was given and what to type.
+`bind_shape_check` gives the check of a rule's result its name in the emitted module (the engine's
+`bind_checks`, all of them), which the backend's `render` writes into the source.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Derivatives of graphs in reverse mode, from the VJP of each op: `pullback`, `pullbacks`,
 `accumulate_all`.
 
-It gives the true derivative of a forward without a rule, and the oracle of the tests. The result is
-a graph like any other: it can be lowered, shown and differentiated again. The nodes are walked from
-the outputs to the inputs. Each turns its cotangent into one share for each operand, and the shares
-of a value add up to its cotangent.
+They give the true derivative of a forward without a rule, and the oracle of the tests. The result
+is a graph like any other: it can be lowered, shown and differentiated again. The nodes are walked
+from the outputs to the inputs. Each turns its cotangent into one share for each operand, and the
+shares of a value add up to its cotangent.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def draw_in(trace: Trace, *graphs: Graph) -> tuple[list[Graph], dict[str, Value]
     return [*graphs], {}
 
 
-# --- reverse mode and forward mode ----------------------------------------------------------------
+# --- reverse mode ---------------------------------------------------------------------------------
 def pullback(forward: Graph, wrt: str = "tin") -> Graph:
     """Return the graph `(grad_out, *inputs) -> grad` of the cotangent of input `wrt`."""
     return pullbacks(forward, (wrt,), ("grad_out",))
@@ -140,8 +140,8 @@ def accumulate_all(
 
     for output, cotangent in seeds:
         add(output, cotangent)
-    # Dependence by shape alone carries no derivative.
     passing = [node for node in order if node.op is not ops.STOP_GRADIENT]
+    # Dependence by shape alone carries no derivative.
     active = dependents(passing, targets, by_value=True)
     joined: dict[Node, list[Node]] = {}
     for node in reversed(order):
@@ -154,7 +154,7 @@ def accumulate_all(
             shares = _pull_op(trace, node, known[node])
         else:
             continue
-        if not shares:  # of what has other results, which come first
+        if not shares:  # a call or loop is pulled once, at the last of its results
             continue
         for operand, share in zip(node.operands, shares, strict=True):
             if share is None or operand not in active or not is_float(operand.type):

@@ -51,7 +51,7 @@ class Emission:
         namespace: what the module's code names, by name.
         taken: names that mean something else in the code, such as those of its variables.
         serials: the next number of temporaries, by their letter.
-        known: what is written of loops' regions, see `loops.py`.
+        known: the regions of loops that have been written already; see `loops.py` of the engine.
         definitions: the source of functions that come before all other code.
         written: where the user wrote what a text computes, first the last op of it.
     """
@@ -313,7 +313,7 @@ class Writer:
     def call_overwriting_operand(self, node: Node, kernels: Sequence[Any]) -> str | None:
         """Return a call that writes over the first operand that nothing else holds; else None."""
         if node.op.coerce == "bool" and any(o.type.kind == "scalar" for o in node.operands):
-            return None  # no number, which their kernels do not take
+            return None  # these kernels take no number
         for position, kernel in enumerate(kernels):
             operand = node.operands[position]
             if kernel is not None and self.is_fresh(operand, node) and operand.type == node.type:
@@ -324,7 +324,8 @@ class Writer:
                         continue
                     ordinary = self.native(node.op)
                     ordinary = symbol_function(node.op) if ordinary is INFIX else ordinary
-                    kernel = write_where_it_fits(kernel, ordinary, position)  # no shape is known
+                    # The other operand may be the larger one, seen only at run time.
+                    kernel = write_where_it_fits(kernel, ordinary, position)
                 arguments = [
                     self.done[operand][0],
                     *(self.operand_in_tensor_dtype(node, o)[0] for o in siblings),
@@ -335,16 +336,16 @@ class Writer:
                 return f"{name}({', '.join(arguments)})"
         return None
 
-    def is_fresh(self, node: Node, writer: Node) -> bool:
-        # Memory of its own that is not read again.
+    def is_fresh(self, node: Node, user: Node) -> bool:
+        """Return whether a node has memory of its own that nothing reads after `user`."""
         if node.type.kind != "tensor":
             return False
-        if self.uses[node] != 1 and (writer.op.name != "put" or is_held(self, node, writer)):
+        if self.uses[node] != 1 and (user.op.name != "put" or is_held(self, node, user)):
             return False
         if node.op is ops.CAST:  # to its own dtype it returns its operand
             return node.operands[0].type.dtype == BOOL != node.type.dtype
         if node.op is ops.FULL_LIKE:  # of a tensor it is a view
-            return writer.op.name == "put" and node.operands[1].op is ops.CONST
+            return user.op.name == "put" and node.operands[1].op is ops.CONST
         return self.owns_memory(node)
 
     def owns_memory(self, node: Node) -> bool:

@@ -46,7 +46,7 @@ class Forward:
     """An activation of the table.
 
     Attributes:
-        name: also the key of all that is made from a forward; it says another value of the setting.
+        name: also the key of all that is made from it; names the setting if not the default.
         op: None for the identity.
         attrs: those of the op.
         differentiable: False if frameworks have no derivative for it, so that ours is used.
@@ -70,7 +70,7 @@ class Forward:
     functions_under: dict[Any, Any] = field(default_factory=dict, init=False)
 
     # What makes the `RuleCaptures` under it: a forward of the user's code, `ForwardOfCode` of
-    # `rules/model/forward_of_code.py`, has one of its own, as it may have several graphs.
+    # `engine/rules/model/forward_of_code.py`, has one of its own, as it may have several graphs.
     captures: ClassVar[Any] = None
 
     @property

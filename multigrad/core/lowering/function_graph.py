@@ -47,20 +47,22 @@ class FunctionGraph:
         first_order: the author's promise that nobody differentiates the backward, so that floats
             computed in forward may be kept.
         second_order: whether the backward may be differentiated.
-        lost: the functions with gradients of their own of which only the ops are left, where a
-            derivative of the backward would pass: with one there is no second order.
-        keeps_output: the author keeps outputs for backward, which differentiates them by this pair
-            again.
-        unkept: the inputs that the author's code does not keep for backward themselves, but what
-            it has computed of them, which a later write does not reach; and such outputs of them.
-        unread: the outputs that the author's backward does not read as forward gave them. If it
-            computes the same again, a write to the output does not reach that.
+        lost: functions with a gradient of their own that were replaced by their ops, on a path that
+            a derivative of the backward would take; if there are any, there is no second order.
+        keeps_output: the author keeps outputs for backward; a derivative of the backward passes
+            through them by this pair again.
+        unkept: inputs that the author's code does not itself keep for backward: it keeps what
+            forward computed from them, so a later write into the input does not reach the
+            gradient. Likewise such outputs, by name.
+        unread: outputs that the author's backward computes again rather than reads, so a later
+            write into them does not reach the gradient.
         refused: error messages by the names of inputs that have no derivative.
         pushed: `tangent 0, tangent 1, ..., *inputs, *params, [key] -> tangents of the outputs that
             carry a gradient`, where the author gives them; else they are the transpose of backward.
         is_pushed_first: whether backward is the transpose of `pushed`.
         residuals: what forward keeps, where that is chosen: one of `Residuals`.
-        selects: whether a product with a mask selects in the library that it is written in.
+        selects: whether, in the library the code is written in, a product with a mask is 0 where
+            the mask is False, even for infinity and NaN.
         widens: float32 in both graphs stands for float64 where the inputs have that.
         params: the run-time params of both graphs, in order.
         is_random: whether it draws random numbers.
@@ -154,7 +156,7 @@ class FunctionGraph:
         backward = self.backward
         computed_outputs = [output for output in self.forward.outputs if output.op is not ops.INPUT]
         if {*backward.nodes}.isdisjoint(computed_outputs) and "rows" not in backward.loops:
-            return False  # where none is even read, the answer is of no use
+            return False  # it reads no output, so whether it may keep one does not matter
         if ops.OUTPUT in backward.ops:  # a derivative reads no output as forward gave it
             return False
         try:

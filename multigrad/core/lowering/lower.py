@@ -3,7 +3,7 @@
     FunctionGraph
         │ prepare        names that emitted code may use
     Lowering
-        │ emit_code      of what forward keeps: code that may run anywhere, and fast code
+        │ emit_code      the code of forward, of what it keeps, and of backward
     Code, Code
         │ describe       what the code refuses, and what else `render` must know
     Emitted
@@ -221,7 +221,7 @@ class Lowering:
         """Whether fast code has what it needs of the params computed before a call."""
         if f"{self.backend.name}.constants" in self.emission.off:
             return False
-        # A Function's key is another one at each call.
+        # Not of a Function that draws: its key is another one at each call.
         is_lasting = self.graphs.is_rule or not self.graphs.is_random
         return is_lasting and bool(self.backend.kernels.fast.constants)
 

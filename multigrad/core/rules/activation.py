@@ -86,8 +86,9 @@ class Activation:
         self._first = None if first is self else first
         self._own = OwnRule()
         self._latest = RememberedCall()
-        self._met: RuleInForce | None = None  # whose numbers `latest.call` got last
-        in_use()  # compilers can neither read the discovery of backends nor load one
+        # The rule that `_latest.call` ran last; met a second time, its numbers are bound.
+        self._met: RuleInForce | None = None
+        in_use()  # done now: a compiler that traces a call cannot load a backend
         # A wrong rule or param is an error here, not in the first forward.
         in_force = self.own_in_force()
         self.runtime = () if in_force is None else in_force.specialization.runtime
@@ -111,8 +112,7 @@ class Activation:
         return pickled(type(self), *self._arguments())
 
     def _arguments(self) -> tuple[Any, ...]:
-        # What was looked up here stays here: a copy, in this process or another, looks it up
-        # itself.
+        # Not the rule that was found: a copy or a pickle looks it up again.
         forward = self.forward
         forward_or_name = forward.name if type(forward) is Forward else forward
         return forward_or_name, self._rule, self._params
@@ -267,7 +267,7 @@ class Activation:
             or latest.kind is not type(x)
             or latest.dtype is not x.dtype
         ):
-            # Nothing that is remembered fits.
+            # The remembered call is of another rule, class or dtype.
             return self._look_up_anew(x, in_force)
         # New numbers are arguments of the call; numbers met again are bound into a function.
         if not in_force.has_tensors and in_force is not self._met:  # a new number
@@ -294,7 +294,7 @@ class Activation:
         self.tell(backend, x)
         if CHECKED and not backend.tensors.is_traced(x):  # a trace may run any number of times
             note_for_ranks(f"{self.forward.name} under", in_force)
-        # A backend that asks at each call must not be bypassed by `_latest`.
+        # A compiler that wants to hear of each call must not be bypassed by `_latest`.
         asks = not remembers or backend.compiler.on_read is not None or CHECKED
         if in_force is None:
             function = without_rule(self.forward, backend, x)
@@ -331,7 +331,7 @@ class Activation:
         return entry.run(leaves, draws) if in_force.moves else function(x)
 
     def tell(self, backend: Backend, x: Tensor = None) -> None:
-        # A trace of this activation holds its rule: the compiler has to know which one.
+        # A compiler's trace contains the rule, so it is told which rule, or that `use` decides.
         if self._rule is None:
             if backend.compiler.on_read is not None:
                 backend.compiler.on_read(x, self)

@@ -60,8 +60,8 @@ def as_forward(
 
     Args:
         forward: a name, as `find_forward` takes it; a function written with any library, a
-            Function, or an object that holds no tensors, which is copied: what is changed of it
-            later does not act.
+            Function, or an object that holds no tensors, which is copied: later changes to it
+            have no effect.
         at_zero, threshold: as `find_forward` takes them.
 
     Raises:
@@ -74,7 +74,7 @@ def as_forward(
     if at_zero is not None or threshold is not None:
         word = "at_zero" if at_zero is not None else "threshold"
         raise RuleTypeError(
-            f"{word} is of a named activation; a function says itself what it gives: leave "
+            f"{word} belongs to a named activation; a function gives its own values: leave "
             f"{word}= out"
         )
     if isinstance(forward, Forward):
@@ -109,7 +109,7 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
     """Return a rule under an activation as a Function of the input and the run-time params.
 
     There is one for each pair. Without a rule, it is the activation with its true derivative, or
-    with the gradient of its own.
+    its own gradient.
     """
     if specialization is None:
         if forward.function is not None:

@@ -226,7 +226,7 @@ class use:
         if inner is None:
             _ENTRIES.set(entry.outer)
             CURRENT.set(entry.before)
-        # A suspended generator is closed while a later `use` is in force, which stays so.
+        # A suspended generator is closed while a later `use` is in force, which stays in force.
         else:
             inner.before, inner.outer = entry.before, entry.outer
         leave_rules(entry.leaves)  # after CURRENT is set: they follow it
@@ -278,7 +278,7 @@ _ENTRIES: contextvars.ContextVar[_Entry | None] = contextvars.ContextVar(
 )
 
 
-# Python has no context of their own for them.
+# Python gives generators no context of their own.
 GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 

@@ -362,9 +362,9 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
 #   {"width": schedule}         (epoch, "triangular", "width", float)           (schedule,)
 #   {"bits": 4, "max": 2.0}     (epoch, "uniform", "bits", "max", int, float, 4)   (2.0,)
 #
-# As any name changes its meaning, another epoch begins, and `TEMPLATES` is emptied (it is also as
-# it is full). A look-up that began before may store its template after it: under the old epoch,
-# where none finds it.
+# When any name changes its meaning, a new epoch begins and `TEMPLATES` is emptied (as also when it
+# is full). A look-up that began earlier may store its template later, but under the old epoch,
+# where nobody finds it.
 MOST_TEMPLATES = 256
 MOST_NUMBERS = 256  # of one template
 PLAIN = (int, bool, str)  # types of params that are part of a key by their values
@@ -395,10 +395,10 @@ def activate(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> Ac
     if rule is None:
         raise RuleError("use needs a rule: a name, a Rule or a function, got None")
     is_name = type(rule) is str and (params is None or isinstance(params, dict))
-    # A region that runs again after names have changed has their meanings of then.
+    # A region that runs a second time uses the meanings that names had in its first run.
     if not is_name or key is not None or (THEN.get() is not None and is_of_then()):
         return _look_up(rule, params, key)[0]
-    # Most params are floats, and then this is the key; else there is no template of it.
+    # If all params are floats, this is the key. Else no template has it, and `_split` makes one.
     # The epoch is read first: a name that changes meanwhile is looked up again.
     numbers = tuple(params.values()) if params else ()
     template_key: Any = (Epoch.number, rule, *(params or ()), *map(type, numbers))
@@ -467,7 +467,7 @@ class Template:
     Attributes:
         lookups: the names that were looked up, which compilers and captures are told.
         in_force: the rule with the first numbers.
-        positions: of the numbers among its values; None: only the first numbers can be had of it.
+        positions: of the numbers among its values; None: it serves its first numbers only.
         is_in_order: whether the numbers are all its values, as they come.
         known: what was put in force, by its floats. Zeros are missing, as 0.0 equals -0.0.
     """

@@ -115,7 +115,7 @@ class Rule:
         # `copy` shares it where it can.
         self._specializations: dict[Any, dict[Any, Specialization]] = {}
         self.signature_of_function: Any = None if parts else read_signature(name, function)
-        # Not that of None, which has a text from Python 3.13 on.
+        # A missing function has no docstring; None itself has one from Python 3.13 on.
         docstring = None if function is None else function.__doc__
         self.__doc__ = docstring or f"{name} applied in series."
         self.__name__ = getattr(function, "__name__", name)
@@ -254,6 +254,7 @@ class Rule:
         return twin
 
     def _frozen(self) -> Self:
+        """Return this rule with what its parts' names mean now, and the options they give it."""
         if self.function is not None:
             return self
         parts = tuple(part._frozen() for part in self._resolved_parts())

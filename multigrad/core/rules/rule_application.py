@@ -42,7 +42,7 @@ from .specialization import Specialization, run_as_written
 Tensor = Any
 Rule = Any  # of rule.py, which calls this module
 MOST_ENTRIES = 1024  # of one specialization: there may be one per shape or value
-_MISSING: Any = object()  # None: the rule runs as it is
+_MISSING: Any = object()  # not None, which means: runs as written
 
 
 class EmittedRule(NamedTuple):

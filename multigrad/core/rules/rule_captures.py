@@ -18,15 +18,7 @@ from ..functions.arguments import Layout, Leaf, lay_out_flat
 from ..functions.capture_errors import NotCaptured
 from ..functions.captures import Captures
 from ..functions.plain import call_plainly
-from ..functions.recipe import (
-    KEY,
-    GraphSource,
-    Options,
-    Recipe,
-    Recorded,
-    Variant,
-    library_of,
-)
+from ..functions.recipe import KEY, GraphSource, Options, Recipe, Recorded, Variant, library_of
 from ..ir.graph import Graph
 from ..ir.op import dtype_name, is_number
 from ..ir.questions import crossing, note
@@ -39,11 +31,7 @@ from ..passes.simplify import without_memory
 from ..support.lazy_modules import of_engine, provided
 from ..support.threads import build_once
 from ..trace.lookups import is_read, look_up_all, now
-from ..trace.source import (
-    BRANCHES,
-    TENSORS,
-    Reading,
-)
+from ..trace.source import BRANCHES, TENSORS, Reading
 from ..trace.trace import NeedsConcrete, Trace, Value, setting
 
 if TYPE_CHECKING:
@@ -58,9 +46,9 @@ SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 3, 2))  # by rank
 class RuleCaptures(Captures):
     """What a rule was captured as: alone, or under a forward.
 
-    Its forms are captured and proven as those of the rule alone, which are the same under every
-    forward; what runs is made of one of them. Where there is no call, as where another capture
-    records the rule, it is proven on a tensor that is made up.
+    In three steps, each kept: `known` captures and proves the rule as the backward of the identity;
+    `alone` reduces that to the rule's own inputs; `join` puts it under a forward. Without a call,
+    as where another capture records the rule, the proof takes a `MadeUp` tensor.
 
     Attributes:
         has_tin: whether the rule gets its input.
@@ -114,7 +102,8 @@ class RuleCaptures(Captures):
         is_of_symbols = is_made_up and any(isinstance(leaf, Value) for leaf in leaves)
         given = leaves if is_of_symbols else () if is_made_up else sample
         variant = super().for_facts(layout, facts, given)
-        if is_made_up and variant.proofs:  # of calls, which say more
+        # A call's proof says more than one on a tensor that is made up.
+        if is_made_up and variant.proofs:
             return variant
         layout = self.lay_out(sample[0]) if is_made_up else layout
         return self.proven(variant, layout, sample, facts)
@@ -287,7 +276,7 @@ def record_code(
 def record_rule(rule: Rule, grad_out: Value, tin: Value | None, params: Mapping[str, Any]) -> Any:
     """Record a rule in the capture to which its tensors belong; params may be values there."""
     symbols = {name: value for name, value in params.items() if isinstance(value, Value)}
-    examples = dict.fromkeys(symbols, 1.0)  # any: they are inputs
+    examples = dict.fromkeys(symbols, 1.0)  # any value will do: they are inputs of the graph
     bound_rule = rule.copy(ranges={}, bound={}).bound_rule({**params, **rule.bound, **examples})
     values = {**bound_rule.numbers, **symbols}
     ordered = [now(values[name]) for name in bound_rule.specialization.runtime]

@@ -41,7 +41,7 @@ class RuleInForce:
         token: equal for equal meaning; `own_token` is the same without the key of the draws.
         has_tensors: whether a param is a tensor, which may change in place, or a schedule.
         moves: whether one is a schedule: `lookups.at_present` returns its current value.
-        present: the rule with what stood for them last.
+        present: this rule with the schedules' values at the last call.
     """
 
     __slots__ = (
@@ -188,7 +188,7 @@ def _is_single(rule: Rule) -> bool:
         return True
     if len(rule.parts) != 1:
         return False
-    # A name alone, with a choice that was made (`shards._named`): no composition of one rule.
+    # One name with choices, as `engine/support/shards.py` makes it, counts as that rule.
     (part,) = rule._resolved_parts()
     return part.name == rule.name and _is_single(part)
 

@@ -53,6 +53,8 @@ ROOM_OF = {name: ROOMS[file] for file, names in FILES.items() for name in names.
 
 
 class Epoch:
+    """How often a name has changed its meaning; a class, so that modules share the number."""
+
     number = 0
 
 
@@ -62,6 +64,7 @@ def get(rule: str | Callable[..., Any]) -> Any:
         if rule not in RULES:
             load_library(rule)
         number = NUMBERS.get(rule)
+        # Code that runs a second time gets the rule that the name meant in its first run.
         registered, number = meant(rule, (RULES.get(rule), number))
         if registered is None:
             registered_name = as_registered(rule)
@@ -100,7 +103,7 @@ def load_library(name: str = ".") -> None:
     for room in [ROOM_OF[name]] if name in ROOM_OF else ROOMS.values():
         if imported_module(room) is None:
             load_module(room)  # another thread waits here until it is complete
-            # Its own rules call register: they find it half imported.
+            # Still missing: this thread is importing it, and its rules call `register` now.
             if imported_module(room) is None:
                 return
     if "." in name:
@@ -113,7 +116,7 @@ def load_peers() -> None:
 
 
 def is_of_library(rule: Any) -> bool:
-    """Return whether a rule is registered by a part of the library whose import goes on."""
+    """Return whether a rule is registered by a module of ours that is still being imported."""
     return rule.__module__.startswith(OWN) and imported_module(rule.__module__) is None
 
 
@@ -149,7 +152,8 @@ def renaming(name: str) -> Iterator[None]:
         note_renamed(name, previous, number)
         try:
             yield
-            NUMBERS[name] = next(SERIALS)  # last: who reads it first cannot miss the change
+            # Set last: whoever still reads the old number looks the name up again.
+            NUMBERS[name] = next(SERIALS)
             if is_known:
                 Epoch.number += 1
                 TEMPLATES.clear()

@@ -43,7 +43,7 @@ class Signature(NamedTuple):
     takes_any: bool  # has **params, so receives everything
 
     def takes(self, name: str) -> bool:
-        """Return whether a parameter of that name is accepted; `**params` gets no key of a draw."""
+        """Return whether a param of that name is accepted; `**params` never gets one of `TAKEN`."""
         return name in self.params or (self.takes_any and name not in TAKEN)
 
     def param(self, name: str) -> RuleParam:
@@ -55,7 +55,7 @@ class Signature(NamedTuple):
 
 
 def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
-    """Read and check `fn(ctx, grad_out, tin, **params)`; it keeps other defaults to itself."""
+    """Read and check `fn(ctx, grad_out, tin, **params)`; other defaults are its own."""
     if not callable(function):
         raise RuleTypeError(
             f"rule {name!r} must be a function fn(ctx, grad_out, tin, **params), got "
@@ -93,7 +93,7 @@ def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
 
 
 def _advise_on_order(positional: list[inspect.Parameter]) -> str:
-    """Return advice if one of the first three is called as another, or is a param; else ""."""
+    """Return advice if one of the first three is named like another, or is a param; else ""."""
     for place, p in zip(PLACES, positional, strict=False):
         meant = next((own for own, names in PLACES.items() if re.fullmatch(names, p.name)), place)
         # `tin=None` is a rule that also runs without an input.

@@ -24,12 +24,7 @@ from ..support.params import Range
 from ..support.threads import SERIALS
 from ..trace.lookups import is_read
 from ..trace.trace import NeedsConcrete
-from .rule_captures import (
-    RuleCaptures,
-    asked_of_input,
-    functions_of,
-    made_up,
-)
+from .rule_captures import RuleCaptures, asked_of_input, functions_of, made_up
 
 Tensor = Any
 Rule = Any  # of rule.py, which imports this module
@@ -159,8 +154,8 @@ class Specialization:
         return None if variant is None else captures.alone(variant).graphs.backward
 
     def without_call(self, facts: Container[str]) -> dict[str, str]:
-        """Return what takes the place of a call for those of these facts that only calls tell: the
-        library of the tensors with which it was called, where it is one.
+        """Return the facts that a call would tell, as far as they are known without one: the
+        library, if all calls so far had the same.
         """
         libraries = self.code.libraries
         name = next(iter(libraries)) if len(libraries) == 1 else ""

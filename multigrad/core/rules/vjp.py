@@ -118,13 +118,13 @@ def open_inputs(
         leaves = [np.asarray(leaf) if isinstance(leaf, float) else leaf for leaf in leaves]
     # NumPy arrays next to tensors become that framework's.
     leaves = in_one_framework(leaves)
-    places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
-    if not places and any(isinstance(leaf, Value) for leaf in leaves):
+    positions = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
+    if not positions and any(isinstance(leaf, Value) for leaf in leaves):
         raise TraceError(f"xg.{name} computes numbers: code that calls it runs as it is written")
-    if not places:
+    if not positions:
         refuse_unusable(*map(type, leaves))
         raise RuleTypeError(f"{name} got no tensor; pass arrays or tensors as inputs")
-    return leaves, tree, backend_among(leaves[i] for i in places)
+    return leaves, tree, backend_among(leaves[i] for i in positions)
 
 
 @provided
@@ -203,8 +203,8 @@ def _pullback(
 def as_function(
     f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
 ) -> tuple[FunctionBase, Layout, Sequence[Any], KeySource]:
-    """Return a Function that is f, the layout of its arguments, these, the first of which are the
-    leaves, and where its draws come from.
+    """Return f as a Function, the layout of its arguments, the arguments (the leaves, then the
+    rule's numbers), and where its draws come from.
     """
     f = getattr(f, "captured_form", f)  # of what `override` returned
     if isinstance(f, Activation) and len(leaves) == 1:
@@ -258,8 +258,8 @@ def _of_function(
         explain_places(function.recipe.subject, variant, backend, leaves)
         raise
     is_single = len(graphs.cotangents) == 1
-    # Nothing but dtypes decides on it (arrays are NumPy's), and what the code reads; and the
-    # arguments are not nested.
+    # Such a call depends on nothing but the arrays' dtypes and what the code reads, so the next one
+    # may skip the checks.
     if not function.defaults and flatten(tuple(leaves), {})[1] == layout.tree:
         _keep(function, variant, layout, leaves, native)
     positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]

@@ -221,7 +221,7 @@ def as_operand(value: Any) -> Any:
     return asarray(value) if isinstance(value, generic) else value
 
 
-# Immutable, and one number for one value but for zeros: a tuple of them may be remembered.
+# Immutable, and equal ones are the same but for zeros, so a tuple of them may be remembered.
 FLOATS = frozenset({float})
 
 

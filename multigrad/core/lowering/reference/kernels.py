@@ -35,7 +35,7 @@ from ...support.lazy_modules import late_value
 
 Array = Any
 ndarray, sqrt = np.ndarray, np.sqrt
-SMALL, BIG = 1e-30, 1e30  # far from where float32 ends
+SMALL, BIG = 1e-30, 1e30  # well within the range of float32
 BLOCK = 1 << 17  # elements
 MANY = 1 << 21  # elements from which blocks pay
 NUMBERS = (float, int, bool)
@@ -123,7 +123,7 @@ LIMITED = 4096  # elements from which one np.clip, which is vectorized, wins ove
 
 
 def clip(x: Array, low: Any, high: Any, out: Array | None = None) -> Array:
-    """Return min(max(x, low), high), with the sign of a zero."""
+    """Return min(max(x, low), high), with the same sign of zero as the plain code."""
     dtype = x.dtype
     low, high = dtype.type(low), dtype.type(high)
     if x.size < LIMITED or dtype not in NATIVE or is_minus_zero(low) or is_minus_zero(high):
@@ -159,7 +159,7 @@ def over_itself(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def limit_by_numbers(node: Node) -> Node | None:
-    x, *numbers = node.operands  # a number that comes first gives another zero
+    x, *numbers = node.operands  # with the number first the sign of a zero differs
     if x.type.kind != "tensor" or any(each.type.kind != "scalar" for each in numbers):
         return None
     if node.op is ops.RELU:

@@ -1,5 +1,5 @@
 """The curves of surrogate gradients that several rules share: what each multiplies a gradient by,
-as a function of `tin`. Where a docstring says what becomes of grad_out, it is that of the rules.
+as a function of `tin`. A docstring that names grad_out is also that of rules of packages.
 
 Each is written so that no finite input overflows to NaN or infinity in any dtype: an intermediate
 infinity ends as a zero.

@@ -140,9 +140,9 @@ def adaptive_clip(
     """grad_out * min(1, clipping * max(norm of tin, eps) / max(norm of grad_out, 1e-6)), norms by
     unit, where tin is the parameter itself; grad_out where its norm is at the limit or infinite.
 
-    A unit is all of a scalar or vector (of any tensor with one axis longer than 1), what lies along
-    axis 0 of a tensor with two or three axes, along all axes but the last of one with four or five.
-    Without tin: an error. Source: Brock et al., 2021 (arXiv 2102.06171), eq. 3.
+    With one axis longer than 1, or none, a unit is the whole tensor. Else it is a slice along axis
+    0 (2 or 3 axes), or along all axes but the last (4 or 5). Without tin: an error. Source: Brock
+    et al., 2021 (arXiv 2102.06171), eq. 3.
     """
     return clip_units(grad_out, parameter("adaptive_clip", tin), clipping, eps)
 
@@ -217,7 +217,7 @@ def noisy_threshold(
 # --- norms and means, which divide by the largest magnitude first ---------------------------------
 # So no square and no sum of finite numbers overflows, and none underflows beside its peers.
 def peak(x: Tensor, axes: Axes = None) -> Tensor:
-    """The largest |x| along axes, which stay as ones; 1 where all are zero, NaN where one is."""
+    """The largest |x| along axes, kept as ones; 1 if all are zero, NaN where an element is."""
     return one_for_zero(xp.norm(x, axis=axes, keepdims=True, ord=math.inf))
 
 
@@ -234,7 +234,7 @@ def over(x: Tensor, top: Tensor) -> Tensor:
 
 
 def norm(x: Tensor, axes: Axes = None) -> tuple[Tensor, Tensor]:
-    """The Euclidean norm as a product: the peak, and a factor from 1 on, or 0."""
+    """The Euclidean norm as a product: the peak, and a factor, at least 1, or 0 if all are zero."""
     top = peak(x, axes)
     return top, xp.norm(over(x, top), axis=axes, keepdims=True)
 
@@ -254,8 +254,8 @@ def mean_magnitude(x: Tensor) -> Tensor:
 def clip_units(x: Tensor, tensor: Tensor, clipping: float, eps: float) -> Tensor:
     """x with the norm of each unit at most clipping * max(norm of the tensor's unit, eps).
 
-    A unit is all of a vector, and what one output of a layer is made of: along axis 0 of two or
-    three, along all but the last of four or five. A tensor with one axis longer than 1 is a vector.
+    With one axis longer than 1, or none, a unit is the whole tensor. Else it is what one output of
+    a layer is made of: a slice along axis 0 (2 or 3 axes), or along all but the last (4 or 5).
     """
     clipped = _clip_along(x, tensor, None, clipping, eps)
     if tensor.ndim < 2:
