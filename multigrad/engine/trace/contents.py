@@ -1,5 +1,6 @@
-"""Keys for objects that hold others: by identity, and by contents as far as they are cheap to read;
-and the attributes of objects, read without running their code.
+"""Objects that hold others: their keys, by identity and by contents as far as they are cheap to
+read; their attributes, read without running their code; and the user's classes of those that a
+capture made.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from contextlib import suppress
 from typing import Any
 
 from ...core.backend.discovery import entry_points
+from ...core.support.trees import optree
 from ...core.trace.identity import Same, key_within
 
+# The attribute by which a class that a capture made names the user's class.
+STANDS_FOR = "__multigrad_stands_for__"
 MOST_HELD = 256  # objects that are read inside one object, at any depth
 FIXED = (type, enum.Enum, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 
@@ -79,3 +83,17 @@ def attributes_of(value: Any) -> list[tuple[Any, Any]]:
                 with suppress(AttributeError):  # a slot without a value
                     rows.append((name, member.__get__(value)))
     return rows
+
+
+def with_own_classes(tree: Any) -> Any:
+    """Return a tree whose objects have the user's classes, not those that a capture made."""
+    leaves, structure = optree.tree_flatten(tree, none_is_leaf=True)
+    classes = [vars(type(leaf)).get(STANDS_FOR) for leaf in leaves]
+    if not any(classes):
+        return tree
+    for i, (leaf, kind) in enumerate(zip(leaves, classes, strict=True)):
+        if kind is not None:
+            # Without `__init__`, whose effects are in the attributes.
+            leaves[i] = object.__new__(kind)
+            vars(leaves[i]).update(vars(leaf))
+    return optree.tree_unflatten(structure, leaves)

@@ -29,9 +29,9 @@ from typing import Any
 
 from ....core.trace.trace import Value
 from ...trace.code_trace import CodeTrace
+from ...trace.contents import STANDS_FOR
 from ..foreign_calls import call_by_own_gradient
 from ..meanings.creation import in_trace
-from ..own_classes import STANDS_FOR
 from ..user_code.inspection import (
     WRAPPED,
     compares_identity,

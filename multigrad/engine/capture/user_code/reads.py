@@ -24,14 +24,27 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
+from ....core.ir.op import FLOAT_SCALAR
 from ....core.support.threads import SERIALS
-from ....core.trace.lookups import Telling
+from ....core.trace.lookups import READ, Telling
 from ....errors import TraceError
 from ...trace.moving_numbers import hold
-from .paths import MISSING, TAKES, Find, Path, is_same, key_of, opened, token_of
-from .read_checks import Run, write_guard
+from .paths import (
+    MISSING,
+    STARTS,
+    TAKES,
+    Find,
+    Path,
+    cell_of,
+    global_of,
+    is_same,
+    key_of,
+    opened,
+    token_of,
+)
+from .read_checks import Run, write_find, write_guard
 
 Latest = tuple[tuple[Find, ...], Sequence[Any], int]  # what finds, what was found, its number
 MOST_READS = 1024  # of one function
@@ -187,3 +200,47 @@ def _forget(key: int, anchor: Any) -> None:
     # No table is left as Python ends.
     if _known and key in _known and _known[key].anchor is anchor:
         del _known[key]
+
+
+# --- numbers that keep changing, as inputs of a capture for all values ----------------------------
+def numbers_moving() -> list[tuple[str, Find]]:
+    """Return the names of the inputs for numbers, and functions that find them."""
+    rows = [
+        (reads, path) for reads, paths in LOOSE.get().items() for path in sorted(paths, key=repr)
+    ]
+    return [(f"{READ}{i}", write_find(reads.anchor, path)) for i, (reads, path) in enumerate(rows)]
+
+
+class Moved(NamedTuple):
+    """What stands for moving numbers in a capture.
+
+    Attributes:
+        symbols: by the id of what holds a number, and its place there.
+        leading: the ids of all values on the way to one.
+        inputs: the symbols, in order.
+    """
+
+    symbols: dict[tuple[int, Any], Any]
+    leading: set[int]
+    inputs: list[Any]
+
+
+def moved(trace: Any) -> Moved:
+    """Return symbols for the numbers that move, as a capture begins."""
+    result = Moved({}, set(), [])
+    names = iter(name for name, _ in numbers_moving())
+    for reads, paths in LOOSE.get().items():
+        for path in sorted(paths, key=repr):
+            starts = [n for n, (kind, _) in enumerate(path) if kind in STARTS]
+            # A function is copied, whatever led to it; what it refers to is replaced in the copy.
+            way = [reads.at(path[:n]) for n in range(starts[-1] + 1 if starts else 0, len(path))]
+            owner, (kind, place) = reads.at(path[:-1]), path[-1]
+            if kind == global_of.__name__:
+                owner = owner.__globals__
+            elif kind == cell_of.__name__:
+                owner, place = owner.__closure__[place], None
+            result.leading.update(map(id, way))
+            symbol = trace.input(next(names), FLOAT_SCALAR)
+            result.symbols.setdefault((id(owner), place), symbol)
+            result.inputs.append(symbol)
+    return result

@@ -36,7 +36,7 @@ from ....core.support.trees import Tensor, learn, optree
 from ....core.trace.identity import is_plain, value_key
 from ....core.trace.trace import Value
 from ....errors import GradientError, RuleTypeError
-from ...capture.own_classes import with_own_classes
+from ...trace.contents import with_own_classes
 
 PLAIN = (bool, int, str, bytes, type(None))
 

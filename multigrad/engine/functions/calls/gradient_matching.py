@@ -13,7 +13,7 @@ from ....core.ir.op import T
 from ....core.support.trees import optree
 from ....core.trace.trace import Value
 from ....errors import GradientError
-from ...capture.own_classes import with_own_classes
+from ...trace.contents import with_own_classes
 from .arguments import PLAIN, Forgotten, replace_at
 
 CONTAINERS = (tuple, list, dict)

@@ -49,9 +49,8 @@ from ...capture.foreign_calls import describe_routes, intercepting
 from ...capture.meanings.places import Extremes
 from ...capture.taken_gradients import passing, prepare
 from ...capture.user_code.libraries import told_library, written_in
-from ...capture.user_code.moving_reads import moved, numbers_moving
 from ...capture.user_code.reachable import find_reads, noting_reads
-from ...capture.user_code.reads import LOOSE
+from ...capture.user_code.reads import LOOSE, moved, numbers_moving
 from ...capture.values.library_types import LibraryTypes
 from ...capture.values.memory import given_by_forward, held_values, mark_copies, node_in_memory
 from ...capture.values.oracle import keeping_modes
