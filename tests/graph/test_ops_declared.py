@@ -29,13 +29,13 @@ from multigrad.core.lowering.derivatives import pullback, pullbacks
 from multigrad.core.lowering.lower import emit_rule
 from multigrad.core.ops.properties import CONSTANT, LINEAR, Domain
 from multigrad.core.ops.table import DECLARED, composite, parts_of
-from multigrad.core.passes import decisions, facts
+from multigrad.core.passes import decisions
 from multigrad.core.passes.simplify import PASSING, simplify
 from multigrad.core.trace.trace import Trace, apply
 from multigrad.core.trace.xp import all as neutral
 from multigrad.core.trace.xp import ops as recorded
 from multigrad.engine.functions.proof.meanings import run_bounded
-from multigrad.engine.passes import residuals
+from multigrad.engine.passes import residuals, shapes
 from multigrad.engine.passes.verify import verify
 from multigrad.engine.trace.xp import transposes
 from multigrad_conformance.declared import Case, cases
@@ -73,7 +73,7 @@ def test_samples_and_defaults_are_legal(row: Op) -> None:
 
 
 def test_passes_name_ops_of_the_table() -> None:
-    named = {*facts.RESIZED_BY_SHARDS, *PASSING, *residuals.COSTLY}
+    named = {*shapes.RESIZED_BY_SHARDS, *PASSING, *residuals.COSTLY}
     named |= decisions.ARITHMETIC | decisions.SEPARATE | decisions.DECIDING | decisions.FOLLOWED
     assert named <= ops.OPS.keys()
 
