@@ -134,8 +134,12 @@ def composed_row(op: Op, rows: Mapping[Op, Row], widened: Callable[[Row], Row]) 
         return row
     if not op.random:
         return widened(row)
-    # Only x is widened: the key, which comes first, is no tensor of floats.
-    return lambda key, x: widened(functools.partial(row, key))(x)
+
+    def draw_like(key: Any, x: Any) -> Any:
+        # Only x is widened: the key, which comes first, is no tensor of floats.
+        return widened(functools.partial(row, key))(x)
+
+    return draw_like
 
 
 # --- fast kernels ---------------------------------------------------------------------------------

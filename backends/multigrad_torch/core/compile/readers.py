@@ -88,10 +88,15 @@ def is_exporting() -> bool:
     return versions.is_exporting()
 
 
+def call_activation(
+    activation: Activation, x: torch.Tensor, values: tuple[torch.Tensor, ...] = ()
+) -> torch.Tensor:
+    load("call_activation", OURS)
+    return READ.call_activation(activation, x, values)
+
+
 if versions.COMPILES:
-    ACTIVATIONS = Reader(
-        torch.compiler.is_compiling, late_code("call_activation", OURS), reads_code=True
-    )
+    ACTIVATIONS = Reader(torch.compiler.is_compiling, call_activation, reads_code=True)
     FUNCTIONS = Reader(
         torch.compiler.is_compiling, late_code("call_function", CALLS), reads_code=True
     )
