@@ -1,8 +1,8 @@
 """Facts: what Python code asks about its arguments; each set of answers has a capture of its own.
 
 "ndim" and "shape" are those of the first tensor, "shape:w" that of another, "param:c" the value of
-a number, "dtype" the first tensor's. What code reads besides its arguments (`lookups.py`) is among
-them, and so is what only code that is not plain can ask (`engine/functions/calls/facts.py`).
+a number, "dtype" the first tensor's. Values that code reads besides its arguments (`lookups.py`)
+are among them, and questions of code that is not plain (`engine/functions/calls/facts.py`).
 """
 
 from __future__ import annotations

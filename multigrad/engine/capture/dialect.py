@@ -136,8 +136,8 @@ class Names:
         aliases: by callable of the library, the handler that records its calls.
         methods: tensor methods that mean something else in this library.
         attributes: by name, what only this library's tensors have, as functions of the tensor.
-        hidden: by function that offers no protocol, its stand-in in a rule, also where no argument
-            is a symbolic value.
+        hidden: by function that offers no protocol, what a rule calls instead, also where no
+            argument is a symbolic value.
         companions: by name of a module that the library does not import by itself, a function that
             returns its `hidden`, called once somebody has imported the module.
         refused: by function that a rule may not call, the reason, which ends a sentence.
