@@ -6,50 +6,14 @@
 
 import builtins
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 from ..engine.capture.symbols import SymbolicDType
 from ..engine.trace.xp.shapes import Pairs
 from ..engine.trace.xp.signals import Axes, Parts, Steps
 from .trace.trace import Axis
 from .trace.xp.ops import *
-
-T = TypeVar("T")  # noqa: PYI001
-Tensor: TypeAlias = Any
-
-__all__ = [
-    "abs", "acos", "acosh", "add", "add_along_axis", "all", "all_gather", "all_max", "all_sum",
-    "all_to_all", "any", "arange", "argmax", "argmax_mask", "argmin", "argmin_mask", "argsort",
-    "asarray", "asin", "asinh", "associative_scan", "astype", "atan", "atan2", "atanh",
-    "bernoulli_like", "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
-    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_to", "cast", "cast_like",
-    "cbrt", "ceil", "celu", "cholesky", "clip", "concat", "concatenate", "cond", "conv", "copysign",
-    "cos", "cosh", "count_nonzero", "cummax", "cummin", "cumprod", "cumsum", "cumulative_prod",
-    "cumulative_sum", "deg2rad", "det", "digamma", "dim", "divide", "e", "eigh", "eigvalsh",
-    "einsum", "elu", "empty_like", "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand_dims",
-    "expm", "expm1", "exponential_like", "eye", "fft", "finfo", "flip", "float16", "float32",
-    "float64", "float8_e4m3fn", "float8_e5m2", "floor", "floor_divide", "fmax", "fmin", "fmod",
-    "fori_loop", "frac", "full", "full_like", "gelu", "getitem", "glu", "greater", "greater_equal",
-    "gumbel_like", "hard_shrink", "hard_sigmoid", "hard_silu", "hard_tanh", "heaviside", "hypot",
-    "i0e", "i1e", "ifft", "inf", "int16", "int32", "int64", "int8", "inv", "irfft", "isdtype",
-    "isfinite", "isinf", "isnan", "leaky_relu", "lerp", "less", "less_equal", "lgamma", "linalg",
-    "linspace", "log", "log10", "log1p", "log2", "log_ndtr", "log_sigmoid", "log_softmax",
-    "logabsdet", "logaddexp", "logcumsumexp", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "logit", "logsumexp", "lu", "matmul", "matrix_transpose", "max", "maximum",
-    "mean", "median", "min", "minimum", "mish", "moveaxis", "multiply", "nan", "nan_to_num", "ndtr",
-    "ndtri", "negative", "newaxis", "nextafter", "norm", "not_equal", "one_hot", "ones",
-    "ones_like", "outer", "pad", "permute_dims", "pi", "pinv", "polygamma", "positive", "pow",
-    "ppermute", "prod", "put_along_axis", "qr", "quantile", "rad2deg", "rademacher_like",
-    "rand_like", "randn_like", "reciprocal", "reduce_scatter", "relu", "relu6", "remainder",
-    "repeat", "reshape", "reshape_like", "rfft", "roll", "round", "rsqrt", "scan", "selu",
-    "sigmoid", "sign", "signbit", "signdet", "silu", "sin", "sinc", "sinh", "size", "slogdet",
-    "soft_shrink", "soft_sign", "softmax", "softplus", "solve", "solve_triangular", "sort",
-    "sparse_plus", "sparse_sigmoid", "sqrt", "square", "squareplus", "squeeze", "stack",
-    "standardize", "std", "stop_gradient", "subtract", "sum", "sum_to", "svd", "svdvals",
-    "swapaxes", "take", "take_along_axis", "tan", "tanh", "tanh_shrink", "tensordot", "threshold",
-    "tile", "top_k_mask", "tril", "triu", "trunc", "uint8", "var", "vecdot", "where", "windows",
-    "xlog1py", "xlogy", "zeros", "zeros_like",
-]
+from .trace.xp.ops import T, Tensor
 
 __array_api_version__: str
 

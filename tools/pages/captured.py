@@ -236,7 +236,7 @@ def page_of(name: str) -> str:
 def rows_of(name: str) -> list[tuple[str, str]]:
     """Return the names of a library with the ops that each is recorded as."""
     if name == "xp":
-        functions = {each: getattr(neutral, each) for each in sorted(neutral.__all__)}
+        functions = {each: getattr(neutral, each) for each in dir(neutral)}
         return [(f"`xp.{n}`", describe(each)) for n, each in functions.items() if callable(each)]
     if name == "methods":
         return [(f"`x.{each}`", describe(handler)) for each, handler in sorted(METHODS.items())]

@@ -12,7 +12,6 @@ import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from multigrad.core.ir import op as results
 from multigrad.core.lowering.forwards import ACTIVATIONS, ALIASES, plainly
 from multigrad.core.trace.xp import ops as recorded
 from multigrad.engine.capture.symbols import SymbolicDType
-from multigrad.engine.trace.xp import transposes
 
 from .xp_examples import render_examples
 
@@ -40,28 +38,25 @@ HEAD = """# fmt: off
 
 import builtins
 {imports}
-T = TypeVar("T")  # noqa: PYI001
-Tensor: TypeAlias = Any
-
-__all__ = [
-{names}
-]
-
 """
 RECORDED = """from typing import Any, TypeAlias, TypeVar, overload
 
-from {core}trace.trace import Axis
+from ..trace import Axis
 
-def define(namespace: dict[str, Any], fits: Any) -> Any: ...
+T = TypeVar("T")  # noqa: PYI001
+Tensor: TypeAlias = Any
+
+def __getattr__(name: str) -> Any: ...  # what makes the functions
 """
 NAMESPACE = """from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 from ..engine.capture.symbols import SymbolicDType
 from ..engine.trace.xp.shapes import Pairs
 from ..engine.trace.xp.signals import Axes, Parts, Steps
 from .trace.trace import Axis
 from .trace.xp.ops import *
+from .trace.xp.ops import T, Tensor
 """
 LIMITS = """__array_api_version__: str
 
@@ -108,21 +103,16 @@ def render_stub() -> str:
         "`xg.xp` as type checkers see it: a result is of the tensors' type, where it has their "
         "dtype too; a\n# number may stand for one of several tensors."
     )
-    names = sorted(xp.__all__)
-    own = [name for name in names if name not in recorded.__all__]
-    head = HEAD.format(title=title, imports=NAMESPACE, names=fill(names))
-    return "".join(
-        [head, LIMITS.format(limits=limits), *(declare(name, getattr(xp, name)) for name in own)]
-    )
+    own = [name for name in dir(xp) if name not in recorded.__all__]
+    head = HEAD.format(title=title, imports=NAMESPACE) + LIMITS.format(limits=limits)
+    return "".join([head, *(declare(name, getattr(xp, name)) for name in own)])
 
 
-def render_recorded(module: Any) -> str:
-    """Return what checkers read in the place of a module of functions that are made from rows."""
-    title = "What is made in the module of this name; see `ops.py`."
-    imports = RECORDED.format(core="..." if module is recorded else "....core.")
-    head = HEAD.format(title=title, imports=imports, names=fill(sorted(module.__all__)))
-    names = module.__all__  # in the order of the rows
-    return "".join([head, *(declare(name, getattr(module, name)) for name in names)])
+def render_recorded() -> str:
+    """Return what checkers read in the place of the module of functions that are made from rows."""
+    head = HEAD.format(title="What is made in the module of this name.", imports=RECORDED)
+    names = recorded.__all__  # in the order of the rows
+    return "".join([head, *(declare(name, getattr(recorded, name)) for name in names)])
 
 
 def declare(name: str, value: Any) -> str:
@@ -170,8 +160,7 @@ def written(annotation: Any) -> str:
 MODULES: dict[str, Callable[[], str]] = {
     FORWARDS: render_names,
     "core/trace/xp/examples.txt": render_examples,
-    "core/trace/xp/ops.pyi": partial(render_recorded, recorded),
-    "engine/trace/xp/transposes.pyi": partial(render_recorded, transposes),
+    "core/trace/xp/ops.pyi": render_recorded,
     "core/xp.pyi": render_stub,
 }
 

@@ -6,7 +6,6 @@ gives: an example is true when it is written, and a test runs it.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,10 @@ from multigrad.core.ops.properties import (
     Domain,
 )
 from multigrad.core.trace.xp import all as xp
+from multigrad.core.trace.xp.ops import LIST
 
 DIGITS = 4
-MOST_CHARACTERS = 88  # of a line of code
-ARRAY = re.compile(r"np\.array\(\[[^()]*\]\)")
-HEAD = "# The examples of `ops.py`, written by `python tools/write_sources.py`."
+HEAD = "# The examples of `ops.py`, which reads them; written by `python tools/write_sources.py`."
 # Numbers by domain: of the first operand, the second and the third.
 NUMBERS = {
     REALS: ([-1.5, 0.5, 2.0], [2.0, -0.5, 1.0], [0.5, 0.25, 1.0]),
@@ -39,70 +37,71 @@ NUMBERS = {
 }
 MASKS = ([True, True, False], [True, False, False])
 INTEGERS = ([1, 5, 12], [1, 2, 3])
-TABLE = "np.array([[3.0, 1.0, 2.0], [0.5, 4.0, 4.0]])"
-TIES = "np.array([[3.0, 1.0], [4.0, 4.0]])"
-MATRIX = "np.array([[4.0, 2.0], [2.0, 3.0]])"
+TABLE = "[[3.0, 1.0, 2.0], [0.5, 4.0, 4.0]]"
+TIES = "[[3.0, 1.0], [4.0, 4.0]]"
+MATRIX = "[[4.0, 2.0], [2.0, 3.0]]"
 # Arguments that the row does not tell: shapes that fit each other, attributes without a default.
 ARGUMENTS = {
-    "matmul": f"{MATRIX}, np.array([[1.0], [2.0]])",
+    "lerp": "[0.0, 1.0], [1.0, 3.0], [0.5, 0.25]",
+    "where": "[True, False], [1.0, 2.0], [3.0, 4.0]",
+    "matmul": f"{MATRIX}, [[1.0], [2.0]]",
     "sum_to": f"{TABLE}, np.zeros((2, 1))",
     "reshape_like": f"{TABLE}, np.zeros(6)",
-    "squeeze": "np.array([[1.0, 2.0]])",
-    "expand_dims": "np.array([1.0, 2.0])",
+    "squeeze": "[[1.0, 2.0]]",
+    "expand_dims": "[1.0, 2.0]",
     "swapaxes": f"{TABLE}, 0, 1",
     "moveaxis": f"{TABLE}, 0, -1",
-    "flip": "np.array([1.0, 2.0, 3.0])",
-    "threshold": "np.array([-1.5, 0.5, 2.0]), 1.0, -9.0",
-    "glu": "np.array([1.0, 2.0, 0.0, -1.0])",
-    "nextafter": "np.array([1.0]), np.array([2.0])",
-    "isnan": "np.array([1.0, np.nan, np.inf])",
-    "isinf": "np.array([1.0, np.nan, np.inf])",
-    "isfinite": "np.array([1.0, np.nan, np.inf])",
-    "signbit": "np.array([-1.0, -0.0, 0.0])",
-    "fmax": "np.array([1.0, np.nan]), np.array([2.0, 3.0])",
-    "fmin": "np.array([1.0, np.nan]), np.array([2.0, 3.0])",
-    "equal": "np.array([0.0, 1.0]), np.array([-0.0, 2.0])",
-    "not_equal": "np.array([0.0, np.nan]), np.array([-0.0, np.nan])",
-    "sinc": "np.array([-0.5, 0.0, 0.5])",
-    "lgamma": "np.array([-1.5, 0.5, 3.0])",
-    "any": "np.array([[True, False], [False, False]]), axis=1",
-    "all": "np.array([[True, True], [True, False]]), axis=1",
-    "rad2deg": "np.array([0.0, np.pi])",
-    "deg2rad": "np.array([0.0, 180.0])",
+    "flip": "[1.0, 2.0, 3.0]",
+    "threshold": "[-1.5, 0.5, 2.0], 1.0, -9.0",
+    "glu": "[1.0, 2.0, 0.0, -1.0]",
+    "nextafter": "[1.0], [2.0]",
+    "isnan": "[1.0, np.nan, np.inf]",
+    "isinf": "[1.0, np.nan, np.inf]",
+    "isfinite": "[1.0, np.nan, np.inf]",
+    "signbit": "[-1.0, -0.0, 0.0]",
+    "fmax": "[1.0, np.nan], [2.0, 3.0]",
+    "fmin": "[1.0, np.nan], [2.0, 3.0]",
+    "equal": "[0.0, 1.0], [-0.0, 2.0]",
+    "not_equal": "[0.0, np.nan], [-0.0, np.nan]",
+    "sinc": "[-0.5, 0.0, 0.5]",
+    "lgamma": "[-1.5, 0.5, 3.0]",
+    "any": "[[True, False], [False, False]], axis=1",
+    "all": "[[True, True], [True, False]], axis=1",
+    "rad2deg": "[0.0, np.pi]",
+    "deg2rad": "[0.0, 180.0]",
     **dict.fromkeys(
         ("det", "inv", "pinv", "expm", "cholesky", "logabsdet", "signdet", "svdvals", "eigvalsh"),
         MATRIX,
     ),
-    **dict.fromkeys(("sort", "argsort"), "np.array([3.0, 1.0, 2.0])"),
-    **dict.fromkeys(("softmax", "log_softmax"), "np.array([0.0, 1.0, 1.0])"),
-    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), "np.array([1.0, 3.0, 2.0])"),
+    **dict.fromkeys(("sort", "argsort"), "[3.0, 1.0, 2.0]"),
+    **dict.fromkeys(("softmax", "log_softmax"), "[0.0, 1.0, 1.0]"),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), "[1.0, 3.0, 2.0]"),
     **dict.fromkeys(("argmax", "argmin", "argmax_mask", "argmin_mask"), f"{TIES}, axis=1"),
 }
 
 
 def render_examples() -> str:
     rows = [row for row in ops.CALLABLE_OPS if not row.composed and not row.in_vjps]
-    return "\n\n".join([HEAD, *map(example_of, rows)]) + "\n"
+    return "\n".join([HEAD, *map(example_of, rows)]) + "\n"
 
 
 def example_of(row: Op) -> str:
-    """Return a function's example: the call, and what it prints."""
-    code = f"xp.{row.in_xp}({ARGUMENTS.get(row.in_xp) or arguments_of(row)})"
+    """Return the line of a function's example, of which `write_example` makes what Python shows."""
+    code = f"{row.in_xp}({ARGUMENTS.get(row.in_xp) or arguments_of(row)})"
     code = f"{code} - 1.0" if row.in_xp == "nextafter" else code
-    if is_long(evaluate(code)):
-        code = f"np.round({code}, {DIGITS})"
-    printed = repr(evaluate(code))
-    if len(code) > MOST_CHARACTERS:
-        array = ARRAY.findall(code)[0]
-        code = f"x = {array}\n>>> {code.replace(array, 'x', 1)}"
-    return f">>> {code}\n{printed}"
+    result = eval(LIST.sub(r"np.array(\g<0>)", f"xp.{code}"), {"np": np, "xp": xp})
+    equals = "~" if is_long(result) else "="
+    printed = repr(np.round(result, DIGITS) if equals == "~" else result)
+    if printed.startswith("array(["):
+        printed = " ".join(printed.removeprefix("array(").removesuffix(")").split("\n       "))
+    return f"{code} {equals} {printed}"
 
 
 def arguments_of(row: Op) -> str:
     """Return operands inside of the row's domains, as source."""
     if row.result is reduced:
         return f"{TABLE}, axis=1"
-    return ", ".join(f"np.array({numbers_of(row, i)})" for i in range(len(row.operands)))
+    return ", ".join(str(numbers_of(row, i)) for i in range(len(row.operands)))
 
 
 def numbers_of(row: Op, position: int) -> Any:
@@ -113,10 +112,6 @@ def numbers_of(row: Op, position: int) -> Any:
     domain = REALS if row.domain is None else row.domain
     domain = domain if isinstance(domain, Domain) else domain[position]
     return NUMBERS[domain][position]
-
-
-def evaluate(source: str) -> Any:
-    return eval(source, {"np": np, "xp": xp})
 
 
 def is_long(result: Any) -> bool:

@@ -20,6 +20,7 @@ import functools
 import itertools
 import math
 import os
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -229,7 +230,7 @@ def digest_of(variant: Variant) -> str:
 
 
 def digest(text: str) -> str:
-    return blake2b(text.encode(), digest_size=8).hexdigest()
+    return urlsafe_b64encode(blake2b(text.encode(), digest_size=6).digest()).decode()
 
 
 def digest_of_file(path: Path) -> str:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ....engine.trace.xp.shapes import *
     from ....engine.trace.xp.shards import *
     from ....engine.trace.xp.signals import *
-    from ....engine.trace.xp.transposes import *
     from .ops import *
 
 pi = 3.141592653589793

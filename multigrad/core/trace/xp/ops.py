@@ -33,6 +33,7 @@ READ = {
     "one_axis": "one_axis({x}, {name})",
     "axis_or_none": "None if {name} is None else one_axis({x}, {name})",
 }
+LIST = re.compile(r"\[\[.*?\]\]|\[.*?\]")
 # The globals of the functions, and the names in their annotations.
 GLOBALS = {
     "Any": Any,
@@ -82,15 +83,29 @@ def make(row: Op, namespace: dict[str, Any]) -> FunctionType:
     function.__annotations__ = {**dict.fromkeys(operands, "Tensor"), **types, "return": "Tensor"}
     function.__doc__ = row.doc
     if name in examples():
-        function.__doc__ += f"\n\n    Examples:\n{indent(examples()[name], ' ' * 8)}\n    "
+        example = indent(write_example(examples()[name]), " " * 8)
+        function.__doc__ += f"\n\n    Examples:\n{example}\n    "
     return function
 
 
 @cache
 def examples() -> dict[str, str]:
-    """Return the example of each function, by its name."""
-    text = Path(__file__).with_name("examples.txt").read_text("utf-8")
-    return {name: each for each in text.split("\n\n") for name in re.findall(r"xp\.(\w+)\(", each)}
+    """Return the line of each function in `examples.txt`, by its name."""
+    lines = Path(__file__).with_name("examples.txt").read_text("utf-8").splitlines()
+    return {line.partition("(")[0]: line for line in lines}
+
+
+def write_example(line: str) -> str:
+    """Return an example as Python shows it, of a line `sqrt([2.0, 4.0]) ~ [1.4142, 2.    ]`: lists
+    are arrays, and `~` says that the result is rounded to four digits.
+    """
+    code, equals, printed = re.split(" ([=~]) ", line)
+    code = LIST.sub(r"np.array(\g<0>)", f"xp.{code}")
+    if equals == "~":
+        code = f"np.round({code}, 4)"
+    if printed.startswith("["):
+        printed = f"array({printed})".replace("], [", "],\n       [")
+    return f">>> {code}\n{printed}"
 
 
 def is_recorded(row: Op) -> bool:
