@@ -17,7 +17,8 @@ __all__ = ["norse", "snntorch", "spikingjelly"]
 
 
 def served_by(backend: str, room: str, module: str, names: Iterable[str]) -> tuple[Getter, Lister]:
-    """Return `__getattr__` and `__dir__` of a module whose public names are a backend's.
+    """Return `__getattr__` and `__dir__` of a module whose public names are a backend's, which
+    loads as one is asked for.
 
     Args:
         room: the module that has them, in the backend's package.

@@ -11,5 +11,4 @@ __all__ = ["jvp", "vjp"]
 if TYPE_CHECKING:
     from multigrad_torch.compat.functional import jvp, vjp
 else:
-    # Loaded at first use, because it needs torch.
     __getattr__, __dir__ = served_by("torch", "compat.functional", __name__, __all__)

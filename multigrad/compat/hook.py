@@ -11,5 +11,4 @@ __all__ = ["ParamHooks", "attach_param_hooks", "remove_param_hooks"]
 if TYPE_CHECKING:
     from multigrad_torch.hooks.param_hooks import ParamHooks, attach_param_hooks, remove_param_hooks
 else:
-    # Loaded at first use, because they need torch.
     __getattr__, __dir__ = served_by("torch", "hooks.param_hooks", __name__, __all__)

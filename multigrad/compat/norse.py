@@ -11,5 +11,4 @@ __all__ = ["methods"]
 if TYPE_CHECKING:
     from multigrad_torch.compat.norse import methods
 else:
-    # Loaded at first use, because they need torch.
     __getattr__, __dir__ = served_by("torch", "compat.norse", __name__, __all__)

@@ -29,5 +29,4 @@ class RuleState(NamedTuple):
 if TYPE_CHECKING:
     from multigrad_jax.compat import apply_rule
 else:
-    # Loaded at first use, because it needs jax.
     __getattr__, __dir__ = served_by("jax", "compat", __name__, __all__)

@@ -39,5 +39,4 @@ if TYPE_CHECKING:
 else:
     # The packages' own name for the module, also in import statements.
     surrogate = sys.modules[f"{__name__}.surrogate"] = sys.modules[__name__]
-    # Loaded at first use, because they need torch.
     __getattr__, __dir__ = served_by("torch", "compat.snntorch", __name__, __all__)

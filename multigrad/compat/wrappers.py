@@ -11,5 +11,4 @@ __all__ = ["Activation"]
 if TYPE_CHECKING:
     from multigrad_torch.modules import Activation
 else:
-    # Loaded at first use, because it needs torch.
     __getattr__, __dir__ = served_by("torch", "modules", __name__, __all__)

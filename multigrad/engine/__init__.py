@@ -1,5 +1,5 @@
 """What the engine and features register with the core: the functions of the core that they provide,
-under their own names. Nothing is loaded before it is called.
+under their own names. The core says what each returns. Nothing is loaded before it is called.
 """
 
 from __future__ import annotations

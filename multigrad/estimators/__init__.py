@@ -51,7 +51,6 @@ __all__ = [
 
 
 def estimator_hint(name: str) -> str:
-    """Return advice for a name that is none of a rule but of an estimator, or ""."""
     plain = name.lower().replace("-", "_").rpartition(".")[2]
     if plain not in catalogue():
         return ""

@@ -67,7 +67,9 @@ def read_table() -> Mapping[str, Probe]:
 
 
 def read_probes(text: str) -> Iterator[Probe]:
-    """Yield the probes of a table's text: lines of places, then indented lines of calls."""
+    """Yield the probes of a table's text: lines of places, then indented lines of calls, such as
+    `jax: nn.relu(x); numpy.power(x, 0.5)`.
+    """
     places: list[tuple[str, Mapping[str, Any]]] = []
     have_calls = False
     for line in text.splitlines():
@@ -82,8 +84,10 @@ def read_probes(text: str) -> Iterator[Probe]:
             places.append((at, {letter: _as_hex(number) for letter, number in numbers.items()}))
         else:
             have_calls = True
-            for at, inputs in places:
-                yield Probe(line.strip(), at, inputs)
+            framework, _, calls = line.strip().partition(": ")
+            for call in calls.split("; "):
+                for at, inputs in places:
+                    yield Probe(f"{framework}.{call}", at, inputs)
 
 
 def _as_hex(number: Any) -> Any:

@@ -126,7 +126,6 @@ def unknown_backend_error(name: str) -> BackendNotFound:
 
 
 def unloadable_error(name: str, place: str, error: BaseException) -> BackendNotFound:
-    """Return the error for a backend of which `place` has raised another one."""
     # Any other missing module is a fault of the package.
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == name:
         package = package_of(entry_points()[name])

@@ -92,10 +92,7 @@ def bind_argument_checks(
 def second_refusal(
     name: str, is_promised: bool, lost: Sequence[str], part: str = "backward"
 ) -> str:
-    """Return the error message for the derivative of a backward, or of a jvp, that has none.
-
-    `lost`: the functions with a gradient of their own that it uses, where they are known.
-    """
+    """Return the core's message with the reason, and where there is a derivative."""
     if is_promised:
         return (
             f"function {name!r} promises that nobody differentiates its backward, but a derivative "
@@ -156,9 +153,7 @@ def format_lengths(shape: Sequence[int | None]) -> str:
 
 
 def find_lacking_in(whose: str, backend: Backend, *graphs: Graph) -> dict[str, str]:
-    """Return error messages by input dtype, where the backend lacks an op for it; raise
-    UnsupportedOp if it lacks one for a dtype that a rule itself chose.
-    """
+    """Return what `find_lacking` of the core does, op by op."""
     lacking: dict[str, str] = {}
     for graph in graphs:
         for node in every_node(graph):

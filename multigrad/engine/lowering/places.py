@@ -11,7 +11,6 @@ from ...core.lowering.emit import Writer
 
 
 def by_mask(node: Node) -> Node:
-    """Return a product of a float tensor and a mask without the cast of the mask."""
     if node.op is not ops.MUL or not is_float(node.type):
         return node
     for i, (cast, other) in enumerate((node.operands, node.operands[::-1])):
@@ -23,7 +22,6 @@ def by_mask(node: Node) -> Node:
 
 
 def write_into_place(writer: Writer, node: Node) -> str | None:
-    """Return a call that writes an output into the array given for it; None: it cannot."""
     kernel = writer.backend.kernels.fast.into.get(node.op)
     operands = node.operands
     dtypes = {o.type.dtype for o in operands if o.type.kind == "tensor"}

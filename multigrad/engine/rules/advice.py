@@ -259,7 +259,6 @@ def undecorated(given: Any) -> RuleTypeError:
 
 
 def warn_of_yield(entered: use, frame: FrameType) -> None:
-    """Warn if a generator gives its rule to the code that iterates over it."""
     caller = "" if frame.f_back is None else frame.f_back.f_globals.get("__name__", "")
     if caller.partition(".")[0] in MANAGERS or not has_yield(frame.f_code, frame.f_lineno):
         return

@@ -44,7 +44,6 @@ def module_hooks(
 
 
 def hint_at(module: str, name: str, known: Iterable[str]) -> str:
-    """Return what may be meant by a name that a module lacks, after a semicolon."""
     known = list(known)
     # Public names of public modules within may be meant, too: "composites.epsilon_gamma_box".
     parts = {part: getattr(imported_module(f"{module}.{part}"), "__all__", ()) for part in known}

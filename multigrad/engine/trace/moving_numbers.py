@@ -160,7 +160,6 @@ def read(moving: Moving, backend: Backend | None = None) -> Any:
 
 
 def as_it_stands(in_force: RuleInForce, backend: Backend | None = None) -> RuleInForce:
-    """Return a rule in force with the current values of its moving numbers, cached while equal."""
     values = tuple(
         [read(each, backend) if isinstance(each, Moving) else each for each in in_force.values]
     )

@@ -185,7 +185,6 @@ def call_text(module: str, make: Callable[..., Any]) -> str:
 
 
 def call_hint(name: str) -> str:
-    """Return advice for a name that is none of a rule but of what is called, or ""."""
     # Also "z+", "lrp_epsilon", "EpsilonRule" and "zennit.rules.ZPlus".
     word = re.sub(r"^(zennit\.(\w+\.)?)?(lrp)?|rule$|[_ -]", "", name.lower().replace("+", "plus"))
     for module, makers in (("attribution", rules.RULES), ("composites", _MAKERS)):

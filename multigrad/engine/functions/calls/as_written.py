@@ -315,7 +315,6 @@ MISTAKES = (AttributeError, ImportError, NameError, ZeroDivisionError)
 
 
 def warn_native(functions: Iterable[Any], error: TraceError) -> None:
-    """Warn once, at the line that cannot be captured, that a rule runs as written."""
     function = next(iter(functions), None)
     if isinstance(error, DisprovedError) or isinstance(error.__cause__, MISTAKES):
         return  # the proof has warned, or the code as written raises it
@@ -337,7 +336,6 @@ def warn_native(functions: Iterable[Any], error: TraceError) -> None:
 
 
 def warn_disproved(error: DisprovedError, module: str) -> None:
-    """Warn that a function runs as written because its graph computes something else."""
     file, line = error.place or ("<unknown>", 1)
     scope = f"on {error.home} only" if error.home else "everywhere"
     message = f"{error}. It runs as written, {scope}"

@@ -62,7 +62,6 @@ def question_of(kind: str) -> Callable[[Tensor], Any] | None:
 
 
 def answer_of_tensor(subject: str, kind: str, value: Any) -> Any:
-    """Return a fact about an argument that plain code never asks for."""
     ask = library_of_leaf if kind == LIBRARY else question_of(kind)
     if ask is None:
         raise TraceError(f"{subject} needs {kind} of an argument in Python, which no call tells")

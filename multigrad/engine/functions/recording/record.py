@@ -96,16 +96,7 @@ _in_progress: ContextVar[tuple[Any, ...]] = ContextVar("multigrad_in_progress", 
 def capture_function(
     recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
 ) -> Variant:
-    """Run a recipe on symbolic values and return its simplified graphs.
-
-    They may have more facts than these: code asked for some that a call's leaves tell.
-
-    Raises:
-        NeedsConcrete: Python needed something concrete that is not among the facts.
-        NotCaptured: it reaches beyond what is captured.
-        GradientError: its gradients do not fit its arguments.
-        Exception: what the user's own code raised.
-    """
+    """Run a recipe on symbolic values, as `capture_code` in `core/functions/captures.py` says."""
     in_use()  # a framework imported by now has its dialect registered
     load_dialects()
     key = (recipe, layout.key, tuple(facts.items()))

@@ -63,7 +63,6 @@ _of_function: weakref.WeakValueDictionary[Any, ForwardOfCode] = weakref.WeakValu
 
 
 def forward_of_code(forward: Any) -> ForwardOfCode:
-    """Return a forward that is a function of one tensor, a Function, or an object to be called."""
     forward = getattr(forward, "_activation", forward)  # of a module or layer of ours
     forward = forward.original if isinstance(forward, ObjectFunction) else forward
     # An object with state may change, so each call makes a forward of its own.
