@@ -10,12 +10,10 @@ May import the rooms up to `graph`; docs/architecture.md has their order.
 
 from __future__ import annotations
 
-import ast
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-from ..core.support.lazy_modules import missing_name_error
+from ..core.support.lazy_modules import missing_name_error, read_stub
 from ..core.support.threads import load_module
 
 # Modules that an author asks for by name. Some are of rooms above, which this one may not import.
@@ -28,19 +26,11 @@ MODULES = {
 }
 
 
-def _read_files() -> dict[str, str]:
-    """Return the module of each name that the stub imports from one."""
-    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8"))
-    imports = [each for each in stub.body if isinstance(each, ast.ImportFrom) and each.level]
-    return {
-        alias.name: f"multigrad.{each.module}"
-        for each in imports
-        for alias in each.names
-        if alias.name not in MODULES
-    }
-
-
-FILES = _read_files()
+FILES = {
+    name: f"multigrad.{module}"
+    for name, module in read_stub(__spec__).items()
+    if name not in MODULES
+}
 __all__ = ["ops", "random", *sorted(FILES)]  # noqa: PLE0604
 
 

@@ -18,7 +18,7 @@ provide("multigrad", {
     },
     # ops of whole arrays, and functions of xg.xp that no elementwise rule needs
     "core.ops": {"engine.ops.families": "list_families"},
-    "core.trace.xp.all": {"engine.trace.xp.others": "other_modules"},
+    "core.trace.xp.all": {"engine.trace.xp": "other_modules"},
     "core.lowering.derivatives": {
         "engine.lowering.calls": "draw_in split_calls pull_joined retyped"
     },

@@ -15,6 +15,7 @@ before it is needed:
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
@@ -96,6 +97,24 @@ def loaded_once(load: Callable[[], Callable[P, R]]) -> Callable[P, R]:
 
 
 # --- names and modules that load on first use -----------------------------------------------------
+def read_stub(spec: ModuleSpec | None) -> dict[str, str]:
+    """Return the module within its package of each name that a stub beside a package's file imports
+    from one: what type checkers are told is what loads.
+
+        from .core.rules.rule import Rule as Rule       {"Rule": "core.rules.rule"}
+    """
+    assert spec is not None and spec.origin is not None
+    loader: Any = spec.loader
+    text = loader.get_data(f"{spec.origin.rpartition('.')[0]}.pyi").decode()
+    return {
+        name: module for module, names in _IMPORT.findall(text) for name in _PUBLIC.findall(names)
+    }
+
+
+_IMPORT = re.compile(r"^from \.+(\w+(?:\.\w+)*) import (\([^)]*\)|.*)", re.MULTILINE)
+_PUBLIC = re.compile(r"\w+(?= as )")
+
+
 def missing_name_error(module: str, name: str, known: Iterable[str]) -> AttributeError:
     """Return the error for a name that a module lacks."""
     # Python itself asks for `__path__`, and tools for names with underscores, which need no hint.
