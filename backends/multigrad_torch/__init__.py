@@ -40,7 +40,7 @@ backend = Backend(
         in_code=("import torch", "torch.tensor({}, dtype=torch.{})"),
         constant=host.constant,
         is_traced=host.is_traced,
-        read_number=host.read_number,
+        read_number=late_function("multigrad_torch.features:read_number"),
         device_type=host.device_type,
         is_contiguous=late_function("multigrad_torch.attach.memory:lies_in_order"),
         address=late_function("multigrad_torch.attach.memory:address"),

@@ -12,6 +12,15 @@ import torch
 from multigrad.core.support.lazy_modules import late_function, late_value
 from multigrad.engine.backend.features import Exports, Group, Imports, Interop, Models, Ranks
 
+from .core.attach.host import is_traced
+
+
+def read_number(x: torch.Tensor) -> Any:
+    """Return the number in a 0-d tensor if no device has to be waited for, otherwise the tensor."""
+    if is_traced(x) or x.device.type != "cpu" or torch._C._is_tracing():
+        return x
+    return x.item()
+
 
 def is_model(value: Any) -> bool:
     return isinstance(value, torch.nn.Module)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from ..core.attach.render import (
     DRAW,
     as_own_tensors,
     backward_lines,
-    class_name,
     indented,
     load_lines,
     plain_backward_lines,
@@ -73,3 +73,9 @@ def {name_in_source}_backward(ctx, {", ".join(emitted.names.cotangents)}):
     {name_in_source}_backward,
 )
 """
+
+
+def class_name(emitted: Emitted) -> str:
+    # The file has a function of the identifier's name, so the class needs another one.
+    words = re.split(r"[^A-Za-z0-9]+", emitted.names.identifier)
+    return "".join(f"{word[:1].upper()}{word[1:]}" for word in words) + "Function"

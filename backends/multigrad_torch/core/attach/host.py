@@ -66,13 +66,6 @@ def is_traced(x: Any) -> bool:
     return x.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
-def read_number(x: torch.Tensor) -> Any:
-    """Return the number in a 0-d tensor if no device has to be waited for, otherwise the tensor."""
-    if is_traced(x) or x.device.type != "cpu" or torch._C._is_tracing():
-        return x
-    return x.item()
-
-
 def dtype(name: str) -> torch.dtype:
     return getattr(torch, name)
 

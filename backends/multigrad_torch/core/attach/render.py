@@ -332,12 +332,6 @@ def backward_lines(emitted: Emitted, count: int, late: tuple[str, ...] = ()) -> 
 
 
 # --- words ----------------------------------------------------------------------------------------
-def class_name(emitted: Emitted) -> str:
-    # The file has a function of the identifier's name, so the class needs another one.
-    words = re.split(r"[^A-Za-z0-9]+", emitted.names.identifier)
-    return "".join(f"{word[:1].upper()}{word[1:]}" for word in words) + "Function"
-
-
 def indented(lines: Iterable[str], spaces: int = 8) -> str:
     return "".join([f"{' ' * spaces}{line}\n" for line in lines])
 
