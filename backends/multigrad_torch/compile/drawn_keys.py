@@ -12,7 +12,7 @@ from multigrad.core.backend.discovery import load_backend
 from multigrad.core.rules.context import RuleInForce
 from multigrad.core.trace.active_rules import KeySource
 
-from ..core.compile.calls import JIT_KEY, JIT_START, KeyArgument, new_numbers
+from ..core.compile.calls import KeyArgument, new_numbers
 from ..core.dynamo import at_import
 from ..kernels import random
 from ..releases import custom_op
@@ -24,8 +24,8 @@ from ..releases import custom_op
 #     no key was given     `draw_key()`, which draws from torch's generator when the code runs
 #     a key                a literal, drawn while Dynamo traces. The call is that of one application
 #                          only, so `number_application` makes it a part of what the call depends on
-#     a key, under xg.jit  `fold_in_from(key, start, application)`: the first two are inputs of the
-#                          graph, the last counts the applications within it
+#     a key, under xg.jit  `fold_in_from(key, start, application)` of the last three inputs, of
+#                          which the last counts the applications within the graph
 #
 # The functions return its source, and the objects that this names.
 def draw_key_argument(draws: KeySource) -> KeyArgument:
@@ -39,14 +39,9 @@ def draw_key_argument(draws: KeySource) -> KeyArgument:
 def key_of_application(in_force: RuleInForce, is_under_jit: bool) -> tuple[KeyArgument, bool]:
     """Return the key of an activation's call, and whether it folds the call's number into one."""
     if is_under_jit and in_force.counter is not None:
-        return fold_key_argument(JIT_KEY, JIT_START, "application"), True
+        names = {"fold_in_from": torch.ops.multigrad.fold_in_from.default}
+        return ("fold_in_from(*inputs[-3:])", names), True
     return draw_key_argument(in_force.draws), False
-
-
-def fold_key_argument(key: str, start: str, application: str) -> KeyArgument:
-    """Return the key of a call under `xg.jit`, where the key and the count's start are inputs."""
-    names = {"fold_in_from": torch.ops.multigrad.fold_in_from.default}
-    return f"fold_in_from({key}, {start}, {application})", names
 
 
 def fold_in_from(key: torch.Tensor, start: torch.Tensor, n: int) -> torch.Tensor:

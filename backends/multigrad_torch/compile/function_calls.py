@@ -53,7 +53,6 @@ from ..core.compile.calls import (
     CompiledCall,
     More,
     Refused,
-    TracedRuleParams,
     compile_call,
     emit_call,
     find_layout,
@@ -67,6 +66,7 @@ from ..core.compile.calls import (
 from ..core.compile.compile import (
     DUALS_REFUSED,
     answer_of,
+    exact_token,
     is_dual,
     is_fixed,
     is_partial,
@@ -74,7 +74,7 @@ from ..core.compile.compile import (
     run,
     warn_of_graphs,
 )
-from ..core.compile.dynamo_guards import EPOCH, MIRROR, may_change, numbers_are_inputs, tensors_in
+from ..core.compile.dynamo_guards import EPOCH, Passed, may_change
 from ..core.compile.readers import apply_function
 from ..export import NOTES, asks_for_operators, register
 from .arguments import describe, has_keywords, is_object, restore, shapes_in
@@ -132,7 +132,7 @@ def ask(identifier: str, arguments: Any) -> tuple[Any, list[Tensor], list[Tensor
     if is_dual():
         return DUALS_REFUSED, [], []
     lengths: tuple[bool, ...] = ()
-    reads_rules, has_rule_numbers, has_values, watched = False, False, False, ()
+    reads_rules, has_values, watched = False, False, ()
     while True:
         tensors: list[Tensor] = []
         numbers: list[Tensor] = []
@@ -140,7 +140,7 @@ def ask(identifier: str, arguments: Any) -> tuple[Any, list[Tensor], list[Tensor
         described = describe(arguments, tensors, lengths, None if has_values else numbers)
         # Dynamo guards on each string that is read here, so only what `prepare` asks for is read.
         if reads_rules:
-            token, epoch = MIRROR.exact_token if has_rule_numbers else MIRROR.token, EPOCH.text
+            token, epoch = exact_token(), EPOCH.text
         answer = getattr(CALLS, prepare(identifier, described, token, epoch, watched))
         if not isinstance(answer, More):
             return answer, tensors, numbers
@@ -153,8 +153,6 @@ def ask(identifier: str, arguments: Any) -> tuple[Any, list[Tensor], list[Tensor
                     return getattr(CALLS, name), tensors, []
         elif answer.rules:
             reads_rules = True
-        elif answer.rule_numbers:
-            has_rule_numbers = True
         elif answer.values:
             has_values = True
         elif answer.watch is not None:
@@ -192,8 +190,8 @@ def prepare(
         watched: what else it reads, on which Dynamo guards now; () as long as nothing is known.
     """
     function = as_function(by_identifier[identifier])
-    asked = {"token": token or "", "epoch": epoch, "is_watched": bool(watched)}
-    find = partial(find_function, function, described, **asked)
+    is_watched = bool(watched)
+    find = partial(find_function, function, described, token or "", epoch, is_watched=is_watched)
     return answer_of(find, token)
 
 
@@ -216,8 +214,6 @@ def find_call(function: Function, described: Any, token: str, epoch: str, is_wat
     """Return the name of a captured Function's call; raise Answered to be told more."""
     if not epoch and reads_more(function):
         raise Answered(More(rules=True))
-    if numbers_are_inputs(token):
-        raise Answered(More(rule_numbers=True))
     modes = (torch.get_default_dtype(), torch._C._is_any_autocast_enabled())
     arguments = (described, repr(described), modes)  # 1, 1.0, True are equal
     watched = require_watch(function, is_watched, described)
@@ -319,17 +315,15 @@ def known_variants(function: Function, described: Any) -> list[Variant]:
     if variants or recipe.opaque is not None:
         return variants
     leaves, tree = complete_arguments(function, described)
-    layout, captures = find_layout(function, leaves, tree), uncaptured(function).captures
-    while True:
-        facts = {}
-        try:
-            facts = gather_facts(recipe.subject, captures.facts, layout, leaves)
-            return [captures.for_facts(layout, facts, leaves)]
-        except NeedsConcrete:
-            if captures.facts <= facts.keys():
-                return []
-        except (NotCaptured, TraceError):
-            return []
+    layout = find_layout(function, leaves, tree)
+
+    def tell(needed: frozenset[str]) -> dict[str, Any]:
+        return gather_facts(recipe.subject, needed, layout, leaves)
+
+    try:
+        return [uncaptured(function).captures.find(layout, tell, leaves)[0]]
+    except (NeedsConcrete, NotCaptured, TraceError):
+        return []
 
 
 def call_of_function(function: Function, described: Any) -> CompiledCall:
@@ -471,17 +465,12 @@ def emit_operator(
 
 
 # --- activations that are no captured calls -------------------------------------------------------
-def call_as_written(
-    function: Function, in_force: RuleInForce, params: TracedRuleParams
-) -> CompiledCall:
-    backend, param_values = load_backend("torch"), params.values
-    count = params.passed or len(tensors_in(in_force))
-    input_slice = slice(params.first, params.first + count)
-    all_are_inputs = count == len(param_values)
+def call_as_written(function: Function, in_force: RuleInForce) -> CompiledCall:
+    backend, param_values = load_backend("torch"), in_force.values
 
-    def call(tin: Tensor, application: int, *inputs: Tensor) -> Tensor:
-        tensors = iter(inputs[input_slice])
-        values = [next(tensors) if all_are_inputs or may_change(v) else v for v in param_values]
+    def call(tin: Tensor, *inputs: Tensor) -> Tensor:
+        tensors = iter(inputs)
+        values = [next(tensors) if may_change(v) else v for v in param_values]
         return function.entries.on(backend, (tin, *values)).run((tin, *values), in_force.draws)
 
     # Dynamo (torch 2.13) reads plain functions and tensors, so `call` is a closure, no object.
@@ -489,7 +478,7 @@ def call_as_written(
 
 
 def operator_of_activation(
-    activation: Activation, in_force: RuleInForce | None, x: Tensor, shape: Any, takes_values: bool
+    activation: Activation, in_force: RuleInForce | None, x: Tensor, shape: Any
 ) -> CompiledCall | None:
     """Return an activation's operator under the rule in force, with its numbers as literals."""
     if not asks_for_operators():
@@ -498,7 +487,7 @@ def operator_of_activation(
     if in_force is None:
         return emit_operator(function, find_variant(function, (x,), [shape]), [], PARAMETERS)
     values = tuple(map(settle, in_force.values))
-    if takes_values or any(map(is_tensor, values)):
+    if any(isinstance(value, Tensor | Passed) for value in (*in_force.values, *values)):
         raise UnsupportedOp(
             f"{function.recipe.title} takes a tensor for a param, of which an exported operator "
             "has numbers: give it a number"
@@ -528,6 +517,3 @@ def note_lengths(subject: str) -> None:
     notes = NOTES.get()
     if notes is not None:  # the operator is for these lengths alone
         notes.sized.add(subject)
-
-
-READ = {"call_function": call_function}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -22,7 +22,7 @@ from multigrad.engine.trace.moving_numbers import all_at_present
 from multigrad.engine.trace.random_keys import key_for
 
 from .. import releases
-from ..core.compile.dynamo_guards import EPOCH, MIRROR, reads_numbers
+from ..core.compile.dynamo_guards import EPOCH, MIRROR, as_line, reads_numbers
 from ..kernels import random
 
 Tensor: TypeAlias = torch.Tensor
@@ -39,12 +39,12 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
         if torch.compiler.is_compiling():
             return fn(*args, **kwargs)
         active = all_at_present(CURRENT.get(), load_backend("torch"))
-        token, exact_token, inputs = pass_as_inputs(active.activations)
+        jit = pass_as_inputs(active.activations)
         # One compiled function per rule and epoch: changes of rules do not use up recompile_limit.
-        structure = f"{token}~{EPOCH.text}"
+        structure = f"{jit.token}~{EPOCH.text}"
         if structure not in compiled:
             compiled[structure] = torch.compile(copy_code(fn), **options)
-        with mirroring(active, token, exact_token, inputs):
+        with mirroring(active, jit):
             return compiled[structure](*args, **kwargs)
 
     return call
@@ -60,22 +60,40 @@ def copy_code(fn: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def pass_as_inputs(in_force: RuleInForce | None) -> tuple[str, str, tuple[Tensor, ...]]:
-    """Return the token, exact token and inputs of `MIRROR` for a rule under xg.jit."""
-    numbers: tuple[Any, ...] = ()
-    words, start, key_mark = torch.zeros(2, dtype=torch.int64, device="cpu"), 0, ""
-    token = exact = "xg.jit -"
+@dataclass(slots=True, eq=False)
+class JitCall:
+    """A call of `xg.jit`, and what it passes to compiled code.
+
+    Attributes:
+        token: names the active rules, without the numbers that are inputs.
+        exact_token: names them with these numbers; it is `token` if there are none.
+        numbers: the numbers of the rule in force, in one tensor.
+        key: the words of the key, and at which number the count of applications starts; else empty.
+        applications: the count of those of random rules within this call.
+    """
+
+    token: str
+    exact_token: str
+    numbers: Tensor
+    key: tuple[Tensor, ...]
+    applications: ApplicationCount
+
+
+def pass_as_inputs(in_force: RuleInForce | None) -> JitCall:
+    """Return what a call under xg.jit passes to compiled code."""
+    applications, key, numbers = ApplicationCount(), (), ()
+    token = exact_token = "xg.jit -"
     if in_force is not None:
+        mark = ""
         if in_force.counter is not None:
-            key = key_for(load_backend("torch"), in_force.key)
-            words, start, key_mark = random.key_words(key), in_force.counter.count, "@"
-        token = exact = f"xg.jit {in_force.own_token}{key_mark}"
+            applications.start, mark = in_force.counter.count, "@"
+            words = random.key_words(key_for(load_backend("torch"), in_force.key))
+            key = words, torch.tensor(applications.start, device="cpu")
+        token = exact_token = f"xg.jit {in_force.own_token}{mark}"
         if not reads_numbers(in_force):
             numbers = in_force.values
-            token = f"xg.jit(*) {in_force.specialization.id}{key_mark}"
-    # All in one tensor: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
-    tensor = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
-    return token, exact, (tensor, words, torch.tensor(start, device="cpu"))
+            token = f"xg.jit(*) {in_force.specialization.id}{mark}"
+    return JitCall(token, exact_token, as_line(list(map(float, numbers))), key, applications)
 
 
 class ApplicationCount:
@@ -101,24 +119,20 @@ class ApplicationCount:
 
 
 @contextmanager
-def mirroring(
-    active: ActiveRules, token: str, exact_token: str, inputs: tuple[Tensor, ...]
-) -> Iterator[None]:
+def mirroring(active: ActiveRules, jit: JitCall) -> Iterator[None]:
     """Mirror a rule under `xg.jit`; its counter ends where eager code would leave it."""
-    in_force, applications = active.activations, ApplicationCount()
+    in_force = active.activations
     counter = None if in_force is None else in_force.counter
     with ExitStack() as stack:
         # Eager code after a graph break reads the same rules.
         if active is not CURRENT.get():
             stack.callback(CURRENT.reset, CURRENT.set(active))
         if in_force is not None and counter is not None:
-            applications.start = counter.count
-            counted_rule = in_force.with_draws(KeySource(in_force.key, applications))
+            counted_rule = in_force.with_draws(KeySource(in_force.key, jit.applications))
             stack.callback(CURRENT.reset, CURRENT.set(replace(active, activations=counted_rule)))
-        state = {"token": token, "jit_token": token, "exact_token": exact_token}
         try:
-            with setting(MIRROR, applications=applications, jit_inputs=inputs, **state):
+            with setting(MIRROR, token=jit.token, jit=jit):
                 yield
         finally:
             if counter is not None:
-                counter.advance(applications.number)
+                counter.advance(jit.applications.number)

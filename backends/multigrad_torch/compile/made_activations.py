@@ -117,6 +117,3 @@ def takes_inputs(made: Activation, names: set[str]) -> bool:
 
 def show_concrete(value: Any) -> str:
     return repr(make_concrete(value) if isinstance(value, int | float) else value)
-
-
-READ = {"activation": made_activation, "find_rule": find_rule, "show": show_concrete}

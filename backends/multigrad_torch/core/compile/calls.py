@@ -10,16 +10,13 @@ For `xg.function(...)` of a tensor, a number and a random draw that is
         y0 = Native.apply(x0.clone(), 0.5, draw_key())
         return y0
 
-An activation is the Function of its rule, `call(tin, application, *inputs)`. What is not a literal
-of the emitted code is an input:
+An activation is the Function of its rule, `call(tin, *inputs)`. What is not a literal of the
+emitted code is an input, which `call_activation` (compile.py) passes:
 
-    under xg.jit    the numbers in one tensor, the key, the start of the count of applications;
-                    `application` is the number of this call within it
-    then, if the call passes values (`call_with`)  these values
-          else, as the `CompiledCall` says         the tensors among the rule's params, or none
-
-`call_activation` (compile.py) passes them. Under xg.jit a rule takes its numbers from the first of
-them if its token says so (`numbers_are_inputs`); otherwise they are literals.
+    the params of the rule that may change   the values that the call passes (`call_with`), else
+                                             what `CompiledCall.params` returns
+    under xg.jit, of a random rule           the key, the start of the count of applications, and
+                                             the number of this one within the call of xg.jit
 """
 
 from __future__ import annotations
@@ -45,22 +42,25 @@ from multigrad.core.rules.activation_function import forward_on, put_under
 from multigrad.core.rules.context import RuleInForce
 from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
 from multigrad.core.trace.active_rules import Moving, settle
-from multigrad.core.trace.trace import NeedsConcrete
 from multigrad.errors import MultigradError, UnsupportedOp
 
 from ..attach import host
 from ..attach.render import copied_outputs
 from ..dynamo import Namespace, allow_in_graph
 from ..kernels import exact
-from .dynamo_guards import is_under_jit, may_change, numbers_are_inputs, reads_numbers, tensors_in
+from .dynamo_guards import (
+    MIRROR,
+    Passed,
+    is_under_jit,
+    may_change,
+    numbers_are_inputs,
+    reads_numbers,
+    tensors_in,
+)
 
 Tensor: TypeAlias = torch.Tensor
 KeyArgument: TypeAlias = tuple[str, dict[str, Any]]  # its source, and the objects that this names
-PARAMETERS = ("tin", "application", "*inputs")
-# The inputs that xg.jit adds, and how many they are.
-JIT_NUMBERS, JIT_KEY, JIT_START, JIT_INPUTS = "inputs[0]", "inputs[1]", "inputs[2]", 3
-
-
+PARAMETERS = ("tin", "*inputs")
 new_numbers = itertools.count()  # of applications and of names: no two are equal
 
 
@@ -78,9 +78,8 @@ class CompiledCall:
         is_operator: whether it is an operator of torch with its own gradient, for an export.
         counts_applications: whether it folds its number among the applications of one `xg.jit` call
             into a key that is an input.
-        takes_tensors: whether an activation takes the tensors among the params of the rule in force
-            (`MIRROR.param_tensors`), after its input.
-        own_tensors: those of its own rule, which it takes instead.
+        params: returns the params that an activation takes after its input; None: it takes those
+            that the call passes, or none.
         assemble: restores the nesting of a Function's outputs.
     """
 
@@ -88,8 +87,7 @@ class CompiledCall:
     in_graph: Callable[..., Any]
     is_operator: bool = False
     counts_applications: bool = False
-    takes_tensors: bool = False
-    own_tensors: tuple[Any, ...] = ()
+    params: Callable[[], tuple[Any, ...]] | None = None
     assemble: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
@@ -109,15 +107,13 @@ class More:
 
     Attributes:
         lengths: for each tensor, whether its lengths are needed, besides its rank.
-        rules: the active rules, and the registry's epoch.
-        rule_numbers: under `xg.jit`, the numbers of the rule in force.
+        rules: the active rules with all their numbers, and the registry's epoch.
         values: the numbers among the arguments that Dynamo leaves open.
         watch: what this function returns, which reads what the code reads besides its arguments.
     """
 
     lengths: tuple[bool, ...] = ()
     rules: bool = False
-    rule_numbers: bool = False
     values: bool = False
     watch: Callable[[], tuple[Any, ...]] | None = None
 
@@ -182,21 +178,18 @@ def find_variant(
     Args:
         shapes: of each tensor that was described, its rank, or its lengths.
     """
-    recipe, layout = function.recipe, find_layout(function, leaves, tree)
-    while True:
-        fact_names = function.captures.facts
-        places = [*places_of(fact_names, layout, first_tensor(layout))]
+    subject, layout = function.recipe.subject, find_layout(function, leaves, tree)
+    tensors = [i for i, leaf in enumerate(leaves) if is_tensor(leaf)]
+
+    def tell(needed: frozenset[str]) -> dict[str, Any]:
+        places = [*places_of(needed, layout, first_tensor(layout))]
         sized = {i for _, kind, i in places if kind == "shape"}
         if any(kind == "param" and i is not None and is_open(leaves[i]) for _, kind, i in places):
             raise Answered(More(values=True))
-        tensors = [i for i, leaf in enumerate(leaves) if is_tensor(leaf)]
-        require_lengths(recipe.subject, shapes, [n for n, i in enumerate(tensors) if i in sized])
-        facts = gather_facts(recipe.subject, fact_names, layout, leaves)
-        try:
-            return function.captures.for_facts(layout, facts, leaves)
-        # The capture has noted a new fact that it needs; gather it and try again.
-        except NeedsConcrete:
-            continue
+        require_lengths(subject, shapes, [n for n, i in enumerate(tensors) if i in sized])
+        return gather_facts(subject, needed, layout, leaves)
+
+    return function.captures.find(layout, tell, leaves)[0]
 
 
 def require_lengths(subject: str, shapes: Sequence[Any], positions: Iterable[int]) -> None:
@@ -328,8 +321,8 @@ def call_of_activation(
     count: int,
     token: str,
 ) -> CompiledCall:
-    """Return `call(tin, application, *inputs)` for an activation under the rule in force; raise
-    Answered to be told more.
+    """Return `call(tin, *inputs)` for an activation under the rule in force; raise Answered to be
+    told more.
 
     Args:
         facts: of the input.
@@ -339,8 +332,11 @@ def call_of_activation(
     forward = activation.forward
     if in_force is None and forward.differentiable:
         return call_plain(without_rule(forward, load_backend("torch"), x))
+    if in_force is not None and count:
+        activation.check_values(in_force)
+        in_force = with_passed_numbers(in_force)
     if torch.compiler.is_exporting():
-        operator = operator_of_activation(activation, in_force, x, shape, bool(count))
+        operator = operator_of_activation(activation, in_force, x, shape)
         if operator is not None:
             return operator
     if in_force is None:
@@ -350,100 +346,68 @@ def call_of_activation(
     if torch.compiler.is_exporting():
         # A program has only ATen ops. No gradient is better than silently the forward's own.
         return call_plain(forward_on(load_backend("torch"), forward), passes_gradient=False)
-    params = TracedRuleParams(
-        in_force.values,
-        count,
-        is_under_jit(token),
-        # An activation's own rule is not the one whose numbers xg.jit passes.
-        numbers_are_inputs(token) and activation.rule is None,
-    )
-    return call_under_rule(activation, in_force, x, shape, params)
+    return call_under_rule(activation, in_force, x, shape, token)
 
 
-@dataclass(frozen=True, slots=True)
-class TracedRuleParams:
-    """The params of a rule in force, and which of them are inputs of a call.
+def with_passed_numbers(in_force: RuleInForce) -> RuleInForce:
+    """Return a rule in force whose numbers are inputs of the call."""
+    return in_force.with_values(tuple(map(Passed, in_force.values)), in_force.own_token)
 
-    Attributes:
-        values: the params, as they are now.
-        passed: how many values the call passes instead, all of them inputs; 0: none.
-        is_under_jit: whether the first inputs are those of xg.jit.
-        numbers_are_inputs: whether one of these holds the numbers.
-    """
 
-    values: tuple[Any, ...]
-    passed: int
-    is_under_jit: bool
-    numbers_are_inputs: bool
+def numbers_of_jit() -> tuple[Any, ...]:
+    return MIRROR.jit.numbers.unbind()
 
-    @property
-    def first(self) -> int:
-        return JIT_INPUTS if self.is_under_jit else 0
 
-    def write_sources(self) -> list[str]:
-        if self.passed:
-            return [f"inputs[{self.first + i}]" for i in range(self.passed)]
-        if self.numbers_are_inputs:
-            return [f"{JIT_NUMBERS}[{i}]" for i in range(len(self.values))]
-        inputs = (f"inputs[{i}]" for i in itertools.count(self.first))
-        return [next(inputs) if may_change(v) else write_number(v) for v in self.values]
-
-    def for_capture(self) -> tuple[Any, ...]:
-        """Return params for the rule's Python code: meta tensors for inputs, which have no values.
-
-        A moving number, too, is one: its value may not be looked at.
-        """
-        if self.passed:
-            return tuple(torch.empty((), device="meta") for _ in range(self.passed))
-        return tuple(
-            torch.empty((), device="meta") if isinstance(value, Moving) else value
-            for value in self.values
-        )
+def tensors_of_rule() -> tuple[Any, ...]:
+    return MIRROR.param_tensors
 
 
 def call_under_rule(
-    activation: Activation,
-    in_force: RuleInForce,
-    x: Tensor,
-    shape: Any,
-    params: TracedRuleParams,
+    activation: Activation, in_force: RuleInForce, x: Tensor, shape: Any, token: str
 ) -> CompiledCall:
     """Return calls of the Function of a rule, captured for inputs like x or as it is written."""
-    function = put_under(in_force.specialization, activation.forward)
-    function.recipe.arguments.check(load_backend("torch"), (None, *map(settle, params.values)))
+    values, specialization = in_force.values, in_force.specialization
+    function = put_under(specialization, activation.forward)
+    function.recipe.arguments.check(load_backend("torch"), (None, *map(settle, values)))
     variant = None  # it runs as written
     if function.native is not True:
+        # A meta tensor for a moving number, whose value may not be looked at.
+        numbers = [torch.empty((), device="meta") if isinstance(v, Moving) else v for v in values]
         try:
-            variant = find_variant(function, (x, *params.for_capture()), [shape])
+            variant = find_variant(function, (x, *numbers), [shape])
         except NotCaptured as error:
             function.recipe.give_up(error.error)
-    if params.numbers_are_inputs and reads_numbers(in_force):
-        raise Answered(More(rule_numbers=True))
-    if variant is None and any(isinstance(value, Moving) for value in params.values):
+    params: Callable[[], tuple[Any, ...]] | None = tensors_of_rule
+    # An activation's own rule is not the one whose numbers xg.jit passes.
+    if activation.rule is not None:
+        own_tensors = tensors_in(in_force)
+        params = None if any(map(is_passed, values)) else lambda: own_tensors
+    elif numbers_are_inputs(token):
+        if reads_numbers(in_force):
+            raise Answered(More(rules=True))
+        in_force, params = with_passed_numbers(in_force), numbers_of_jit
+    if variant is not None:
+        call = call_as_captured(variant, in_force, token)
+    elif any(isinstance(value, Moving) and not is_passed(value) for value in values):
         raise MultigradError(
-            f"{in_force.specialization.subject} runs as written, on numbers, under one that moves"
+            f"{specialization.subject} runs as written, on numbers, under one that moves"
         )
-    if variant is None:
-        call = call_as_written(function, in_force, params)
     else:
-        if params.passed:
-            activation.check_values(in_force)
-        call = call_as_captured(variant, in_force, params)
-    own_tensors = tensors_in(in_force)
-    if not own_tensors or params.passed or params.numbers_are_inputs:
-        return call
-    if activation.rule is None:
-        return replace(call, takes_tensors=True)
-    return replace(call, own_tensors=own_tensors)
+        call = call_as_written(function, in_force)
+    return replace(call, params=params) if in_force.has_tensors else call
 
 
-def call_as_captured(
-    variant: Variant, in_force: RuleInForce, params: TracedRuleParams
-) -> CompiledCall:
+def is_passed(value: Any) -> bool:
+    return isinstance(value, Passed)
+
+
+def call_as_captured(variant: Variant, in_force: RuleInForce, token: str) -> CompiledCall:
     key, counts_applications = None, False
     if variant.graphs.is_random:
-        key, counts_applications = key_of_application(in_force, params.is_under_jit)
-    call = emit_call(variant, params.write_sources(), key, PARAMETERS)
+        key, counts_applications = key_of_application(in_force, is_under_jit(token))
+    inputs = (f"inputs[{i}]" for i in itertools.count())
+    sources = [next(inputs) if may_change(v) else write_number(v) for v in in_force.values]
+    call = emit_call(variant, sources, key, PARAMETERS)
     return replace(call, counts_applications=counts_applications)
 
 
@@ -454,16 +418,14 @@ def key_of_application(in_force: RuleInForce, is_under_jit: bool) -> tuple[KeyAr
 
 
 @provided
-def call_as_written(
-    function: FunctionBase, in_force: RuleInForce, params: TracedRuleParams
-) -> CompiledCall:
+def call_as_written(function: FunctionBase, in_force: RuleInForce) -> CompiledCall:
     """Return calls of a rule's Function that is not captured."""
     raise UnsupportedOp(f"{function.recipe.title} as it is written {NEEDS_ENGINE}")
 
 
 @provided
 def operator_of_activation(
-    activation: Activation, in_force: RuleInForce | None, x: Tensor, shape: Any, takes_values: bool
+    activation: Activation, in_force: RuleInForce | None, x: Tensor, shape: Any
 ) -> CompiledCall | None:
     """Return an activation's operator in an exported program; None if none is asked for."""
     return None
@@ -472,10 +434,10 @@ def operator_of_activation(
 def call_plain(function: Callable[[Tensor], Tensor], passes_gradient: bool = True) -> CompiledCall:
     """Return calls of a function of the input alone."""
 
-    def call(tin: Tensor, application: int, *inputs: Tensor) -> Tensor:
+    def call(tin: Tensor, *inputs: Tensor) -> Tensor:
         return function(tin if passes_gradient else tin.detach())
 
-    def call_in_graph(tin: Tensor, application: int, *inputs: Tensor) -> Tensor:
-        return call(tin, application)
+    def call_in_graph(tin: Tensor, *inputs: Tensor) -> Tensor:
+        return call(tin)
 
     return CompiledCall(call, call_in_graph)

@@ -24,8 +24,7 @@ from multigrad.core.functions.function import FunctionBase
 from multigrad.core.rules.activation import Activation, by_key
 from multigrad.core.rules.activation_function import forward_by_key, put_under
 from multigrad.core.rules.context import RuleInForce
-from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
-from multigrad.errors import UnsupportedOp
+from multigrad.core.support.lazy_modules import of_engine, provided
 
 from .. import dynamo
 from ..attach import host
@@ -72,6 +71,11 @@ Tensor: TypeAlias = torch.Tensor
 #
 # With another width the token differs: the guards fail, and Dynamo traces again. Coming back, they
 # hold, and none of this runs.
+#
+# Under `xg.jit` the token is "xg.jit(*) my_window#3" for all widths, and the width is an input:
+# `params` of the call returns the one number in MIRROR.jit.numbers, and `plain` does
+# `y0 = Native.apply(tin, inputs[0])`. A rule that reads its width is first answered "More_4",
+# More(rules=True), and asked for again with the token "xg.jit my_window#3(1.5)".
 
 # Dynamo (torch 2.15) would give the tangent of the forward itself; eager code does not.
 DUALS_REFUSED = Refused("dual numbers in compiled code")
@@ -94,23 +98,21 @@ def call_activation(activation: Activation, x: Tensor, values: tuple[Any, ...] =
     if isinstance(call, Refused):
         torch._dynamo.graph_break(msg=call.reason)
         return apply_activation(activation, x, values)
-    inputs, application = MIRROR.jit_inputs, 0
-    # Each draw under xg.jit takes the next application's number, as an input of the graph.
-    if inputs and call.counts_applications:
-        application = MIRROR.applications.number
-        MIRROR.applications.number = application + 1
-    # x may be one example under vmap; float64 tensors of numbers would promote a 0-d x.
-    if inputs and x.ndim == 0:
-        inputs = (inputs[0].to(x.dtype), *inputs[1:])
-    if call.own_tensors:
-        values = call.own_tensors
-    elif call.takes_tensors:
-        values = MIRROR.param_tensors
+    if call.params is not None:
+        values = call.params()
+    inputs = ()
     for value in map(as_passed, values):
+        # x may be one example under vmap; float64 tensors of numbers would promote a 0-d x.
         if x.ndim == 0 and isinstance(value, torch.Tensor):
             value = value.to(x.dtype)
         inputs = (*inputs, value)
-    return run(call, x, application, *inputs)
+    # Each draw under xg.jit takes the next application's number, as an input of the graph.
+    if call.counts_applications:
+        jit = MIRROR.jit
+        application = jit.applications.number
+        jit.applications.number = application + 1
+        inputs = (*inputs, *jit.key, application)
+    return run(call, x, *inputs)
 
 
 def ask(subject: tuple[str, str], x: Tensor, count: int) -> Any:
@@ -126,10 +128,16 @@ def ask(subject: tuple[str, str], x: Tensor, count: int) -> Any:
         # Dynamo guards on what is read here, so only what `prepare` asks for is read.
         if answer.lengths:
             shape = tuple([make_concrete(n) for n in x.shape])
-        elif answer.rule_numbers:
-            token = MIRROR.exact_token
+        elif answer.rules:
+            token = exact_token()
         elif answer.watch is not None:
             watched = answer.watch()
+
+
+def exact_token() -> str:
+    """Return the token of the active rules with their numbers, also under `xg.jit`."""
+    jit = MIRROR.jit
+    return MIRROR.token if jit is None or MIRROR.token != jit.token else jit.exact_token
 
 
 def is_dual() -> bool:
@@ -202,8 +210,8 @@ def prepare(
         epoch: the registry's.
         watched: what else the rule reads, on which Dynamo guards now; () while nothing is known.
     """
-    asked = {"token": token, "epoch": epoch, "is_watched": bool(watched)}
-    return answer_of(partial(find_activation, subject, described, **asked), token)
+    find = partial(find_activation, subject, described, token, epoch, is_watched=bool(watched))
+    return answer_of(find, token)
 
 
 def answer_of(find: Callable[[], str], token: str | None) -> str:
@@ -290,10 +298,8 @@ def require_watch(function: FunctionBase | None, is_watched: bool, described: An
     return ()
 
 
-@provided
-def number_application(counter: Any) -> int:
-    """Return the number of an application under a key, which a call with a literal key is for."""
-    raise UnsupportedOp(f"random rules in compiled code {NEEDS_ENGINE}")
+# The number of an application under a key, which a call with a literal key is for.
+number_application = of_engine(__name__, "number_application", "random rules in compiled code")
 
 
 @provided
@@ -305,7 +311,3 @@ def kind_of_export() -> Any:
 @provided
 def note_refused(error: Exception) -> None:
     """Note the error of a call for an export that asks for operators, and traces on."""
-
-
-# By the names by which `readers.py` asks for what Dynamo reads.
-READ = {"call_activation": call_activation, "find_own": find_own}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeAlias
@@ -24,9 +24,9 @@ from torch.compiler import is_compiling
 from multigrad.core.backend.contract import Reader
 from multigrad.core.rules.activation import Activation
 from multigrad.core.rules.context import CURRENT, ActiveRules, RuleInForce, use
-from multigrad.core.support.lazy_modules import NEEDS_ENGINE, provided
+from multigrad.core.support.lazy_modules import NEEDS_ENGINE, of_engine, provided
 from multigrad.core.support.threads import make_lock
-from multigrad.core.trace.active_rules import Moving
+from multigrad.core.trace.active_rules import Moving, settle
 from multigrad.errors import StaleTraceError, UnsupportedOp
 
 from ..dynamo import Namespace, keep_out
@@ -41,23 +41,18 @@ class Mirror(threading.local):
     """The state that traced code reads on this thread; set in `__init__`, for Dynamo's guards.
 
     `on_enter` and `leave` write the token and `on_tensors` the tensors, at each change of rules;
-    `xg.jit` writes all but the tensors for one call, and restores them.
+    `xg.jit` writes the token and itself for one call, and restores them.
 
     Attributes:
-        token: names the active rules; under xg.jit it is `jit_token`, until a `use` inside.
-        jit_token: under xg.jit, the token without the numbers that are inputs; else "".
-        exact_token: under xg.jit, the token with these numbers; else "".
-        jit_inputs: under xg.jit, the numbers, the key and the count's start; else empty.
+        token: names the active rules; under xg.jit it is that of the call, until a `use` inside.
         param_tensors: the tensors and cells among the params of the rule in force.
-        applications: under xg.jit, the count of those of random rules within one call.
+        jit: the call of xg.jit that runs, a `JitCall` (compile/jit.py); else None.
     """
 
     def __init__(self) -> None:
         self.token = ""
-        self.jit_token = self.exact_token = ""
-        self.jit_inputs: tuple[Tensor, ...] = ()
         self.param_tensors: tuple[Tensor | Cell, ...] = ()
-        self.applications: Any = None
+        self.jit: Any = None
 
 
 MIRROR = Mirror()
@@ -66,12 +61,14 @@ _cell_lock = make_lock()
 
 def is_under_jit(token: str) -> bool:
     """Return whether a token that traced code has read is one of `xg.jit`."""
-    return token != "" and token in (MIRROR.jit_token, MIRROR.exact_token)
+    jit = MIRROR.jit
+    return jit is not None and token in (jit.token, jit.exact_token)
 
 
 def numbers_are_inputs(token: str) -> bool:
     """Return whether the rule's numbers are inputs of compiled code, as its key always is."""
-    return is_under_jit(token) and token != MIRROR.exact_token
+    jit = MIRROR.jit
+    return jit is not None and token == jit.token != jit.exact_token
 
 
 def reads_numbers(in_force: RuleInForce) -> bool:
@@ -90,25 +87,17 @@ EPOCH.text = "0"
 # --- events ---------------------------------------------------------------------------------------
 # `torch.utils.checkpoint` runs regions again within backward; RUNNING is the one that does so now.
 RUNNING: ContextVar[Any] = ContextVar("running", default=None)
-CHECKPOINTED = f"a rule within torch.utils.checkpoint {NEEDS_ENGINE}"
-
-
-@provided
-def note_regions() -> list[Any]:
-    """Tie each region around this call to the active rules of its first forward; return them."""
-    raise UnsupportedOp(CHECKPOINTED)
+CHECKPOINTED = "a rule within torch.utils.checkpoint"
+# Ties each region around this call to the active rules of its first forward, and returns them.
+note_regions = of_engine(__name__, "note_regions", CHECKPOINTED)
+# Returns the key of a call in a region; in a second run of it, the key of its first run.
+draw_in_region = of_engine(__name__, "draw_in_region", CHECKPOINTED)
 
 
 @provided
 def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
     """Apply an activation in a region that may be checkpointed."""
-    raise UnsupportedOp(CHECKPOINTED)
-
-
-@provided
-def draw_in_region(draw: Callable[[], Any]) -> Any:
-    """Return the key of a call in a region; in a second run of it, the key of its first run."""
-    raise UnsupportedOp(CHECKPOINTED)
+    raise UnsupportedOp(f"{CHECKPOINTED} {NEEDS_ENGINE}")
 
 
 REGIONS = Reader(may_run_again, call_noted)
@@ -134,7 +123,7 @@ def on_enter(token: str) -> Callable[[], None]:
 def leave(before: str) -> None:
     # Outside xg.jit the saved token may be stale: asyncio tasks interleave on one thread.
     active = CURRENT.get()
-    MIRROR.token = before if MIRROR.jit_inputs else active.token
+    MIRROR.token = active.token if MIRROR.jit is None else before
     in_force = active.activations
     if MIRROR.param_tensors or (in_force is not None and in_force.has_tensors):
         on_tensors(active)
@@ -155,6 +144,23 @@ def may_change(value: Any) -> bool:
     return isinstance(value, torch.Tensor | Moving)
 
 
+class Passed(Moving):
+    """Stands for a number that each call passes: those given to an activation, or of `xg.jit`."""
+
+    def __init__(self, number: Any) -> None:
+        self.number = settle(number)
+
+    @property
+    def value(self) -> Any:
+        return self.number
+
+
+def as_line(numbers: Sequence[float]) -> Tensor:
+    """Return numbers as an input of compiled code."""
+    # With an axis: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
+    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+
+
 class Cell:
     """The present value of a moving number, for compiled code."""
 
@@ -163,8 +169,7 @@ class Cell:
 
     # A new value is a new tensor: a graph may keep the old one for backward.
     def fill(self, number: float) -> None:
-        # One axis: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
-        self.tensor = torch.tensor([number], dtype=torch.float64, device="cpu")
+        self.tensor = as_line([number])
 
 
 # One cell per moving number, for as long as the number lives.
@@ -193,7 +198,7 @@ def on_move(moving: Moving) -> None:
 
 def is_tracing() -> bool:
     """Return whether Dynamo traces, or a call of `xg.jit` runs, which keeps its first numbers."""
-    return is_compiling() or bool(MIRROR.jit_inputs)
+    return is_compiling() or MIRROR.jit is not None
 
 
 def on_register(epoch: int) -> None:

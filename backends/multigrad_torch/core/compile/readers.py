@@ -1,8 +1,8 @@
 """What Dynamo reads in place of our functions; the first that it reads loads the others' room.
 
-in traced code       a function here     calls `load`
-outside the trace      load              imports `compile.py`, whose functions READ then has
-in traced code       READ.<its name>     is that of `compile.py`
+in traced code       `late_code(name, module)`   calls `load`
+outside the trace      load                      imports the module, whose function READ then has
+in traced code       READ.<name>                 is that function
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ READ: Any = dynamo.Namespace()
 def load(name: str, module: str) -> None:
     if name not in vars(READ):
         with without_modes():  # an exporter's would record tensors that modules make
-            vars(READ).update(import_module(module).READ)
+            setattr(READ, name, getattr(import_module(module), name))
 
 
 def late_code(name: str, module: str) -> Callable[..., Any]:
-    """Return what Dynamo reads for the function of this name in `READ` of a module."""
+    """Return what Dynamo reads for the function of this name in a module."""
 
     def read(*args: Any, **kwargs: Any) -> Any:
         load(name, module)
@@ -57,10 +57,10 @@ def substitute() -> None:
     """Let Dynamo read our code for these functions instead of theirs, which it cannot trace."""
     if versions.COMPILES:
         for function, code in (
-            (activation, late_code("activation", MADE)),
+            (activation, late_code("made_activation", MADE)),
             (get, late_code("find_rule", MADE)),
             (own_rule_of, late_code("find_own", OURS)),
-            (params.show, late_code("show", MADE)),
+            (params.show, late_code("show_concrete", MADE)),
         ):
             torch.compiler.substitute_in_graph(function, skip_signature_check=True)(code)
 
@@ -96,10 +96,9 @@ def call_activation(
 
 
 if versions.COMPILES:
-    ACTIVATIONS = Reader(torch.compiler.is_compiling, call_activation, reads_code=True)
-    FUNCTIONS = Reader(
-        torch.compiler.is_compiling, late_code("call_function", CALLS), reads_code=True
-    )
+    is_compiling = torch.compiler.is_compiling
+    ACTIVATIONS = Reader(is_compiling, call_activation, reads_code=True)
+    FUNCTIONS = Reader(is_compiling, late_code("call_function", CALLS), reads_code=True)
 else:
     ACTIVATIONS = Reader(dynamo.is_around, dynamo.apart(apply_activation), reads_code=True)
     FUNCTIONS = Reader(dynamo.is_around, dynamo.apart(apply_function), reads_code=True)
