@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_no_call_runs_a_captured_form_unasked() -> None:
-    taking = re.compile(r"captures\.for_(call|facts|known)\(")
+    taking = re.compile(r"captures\.for_(answers|call|facts|known)\(")
     found = {path.relative_to(ROOT).as_posix() for path in FILES if taking.search(path.read_text())}
     assert found == CAPTURING
 

@@ -321,7 +321,7 @@ def known_variants(function: Function, described: Any) -> list[Variant]:
         return gather_facts(recipe.subject, needed, layout, leaves)
 
     try:
-        return [uncaptured(function).captures.find(layout, tell, leaves)[0]]
+        return [uncaptured(function).captures.for_answers(layout, tell, leaves)[0]]
     except (NeedsConcrete, NotCaptured, TraceError):
         return []
 

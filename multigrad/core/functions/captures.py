@@ -1,7 +1,7 @@
 """`Captures`: the graphs of a Function, one variant for each layout and set of facts.
 
 Facts are what its code asked about the arguments. A capture that lacks one adds its name to `facts`
-and raises NeedsConcrete; `find` then asks the caller for the facts again, until the variant
+and raises NeedsConcrete; `for_answers` then asks for the facts again, until the variant
 exists (`noted=False`: we asked, not a symbol in the user's code). Each variant is captured once and
 compared with the code as written (the proof). Within another capture its graphs are recorded there.
 """
@@ -75,7 +75,7 @@ class Captures:
             subject, places = self.recipe.subject, self.forms.places
             return gather_facts(subject, needed, layout, leaves, places=places)
 
-        variant, facts = self.find(layout, tell, leaves)
+        variant, facts = self.for_answers(layout, tell, leaves)
         return self.proven(variant, layout, leaves, facts)
 
     def for_known(
@@ -88,7 +88,7 @@ class Captures:
         def tell(needed: frozenset[str]) -> dict[str, Any]:
             return {**facts, **dict.fromkeys(needed & {*GIVEN}, True), **look_up_all(needed)}
 
-        return self.find(layout, tell, leaves)[0]
+        return self.for_answers(layout, tell, leaves)[0]
 
     def for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
         """Return the variant for symbolic arguments, under the facts that turn out to be needed.
@@ -100,9 +100,9 @@ class Captures:
             return self.for_facts(layout, {}, leaves)
         except NeedsConcrete:
             tell = partial(facts_of_symbols, trace, layout=layout, leaves=leaves)
-            return self.find(layout, tell, leaves)[0]
+            return self.for_answers(layout, tell, leaves)[0]
 
-    def find(
+    def for_answers(
         self,
         layout: Layout,
         tell: Callable[[frozenset[str]], dict[str, Any]],

@@ -189,7 +189,7 @@ def find_variant(
         require_lengths(subject, shapes, [n for n, i in enumerate(tensors) if i in sized])
         return gather_facts(subject, needed, layout, leaves)
 
-    return function.captures.find(layout, tell, leaves)[0]
+    return function.captures.for_answers(layout, tell, leaves)[0]
 
 
 def require_lengths(subject: str, shapes: Sequence[Any], positions: Iterable[int]) -> None:
