@@ -147,7 +147,7 @@ def on_call() -> AbstractContextManager[Any]:
 
 def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
     with on_call():
-        activation = activation.of_then()
+        activation = activation.looked_up_again()
         if values:
             return activation.apply_as(x, activation.with_values(values))
         return activation.apply(x)

@@ -267,10 +267,10 @@ class Activation(HoldingLayer):
         if is_inference_trace():
             return self._infer(inputs, guest)
         in_force = self._rule_in_force(self._params.runtime_values())
-        activation.tell(HOST)
+        activation.tell_compiler(HOST)
         y = call_activation(activation.forward, in_force, inputs, guest)
         if in_force is not None:
-            activation.tell_drawn(HOST, in_force)
+            activation.tell_compiler_drawn(HOST, in_force)
         return y
 
     def _infer(self, inputs: Tensor, backend: str) -> Tensor:

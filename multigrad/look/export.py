@@ -22,7 +22,7 @@ from ..core.functions.arguments import flatten
 from ..core.functions.capture_errors import NotCaptured
 from ..core.functions.recipe import Variant
 from ..core.rules.activation import Activation
-from ..core.rules.vjp import function_under
+from ..core.rules.vjp import function_in_force
 from ..core.support.trees import optree
 from ..engine.functions.calls.arguments import unwrap
 from ..engine.functions.decision import EXPORTED, decide_call
@@ -268,7 +268,7 @@ def _as_function_and_arguments(
         if len(inputs) != 1:
             raise RuleTypeError(f"{inner!r} takes one tensor, got {len(inputs)} inputs")
         # Schedules are settled: a file holds the numbers of this moment.
-        function, values, _ = function_under(inner)
+        function, values, _ = function_in_force(inner)
         return as_function(function), (*inputs, *values)
     raise RuleTypeError(
         f"expected a Function or an activation for {path.name!r}, got {type(obj).__name__} "

@@ -28,7 +28,7 @@ from ..core.ops.numerics import as_numpy_dtype
 from ..core.passes.facts import SHARDS, is_tensor_input, shape_fact
 from ..core.passes.residuals import BYTES, ResidualCut
 from ..core.rules.activation import Activation
-from ..core.rules.vjp import function_under
+from ..core.rules.vjp import function_in_force
 from ..engine.functions.function import Function, as_function
 from ..engine.functions.known_forms import capture_example
 from ..engine.lowering.cuts import (
@@ -248,7 +248,7 @@ def _function_of(obj: Any) -> tuple[Function, tuple[Any, ...]]:
             f"rule {in_force.specialization.rule.name!r} runs as it is (native=True), so it may "
             "read its whole input, which is kept"
         )
-    function, values, _ = function_under(activation)
+    function, values, _ = function_in_force(activation)
     return as_function(function), values
 
 

@@ -16,7 +16,7 @@ from ..core.functions.capture_errors import NotCaptured
 from ..core.lowering.function_graph import FunctionGraph
 from ..core.rules.activation import Activation
 from ..core.rules.context import use
-from ..core.rules.vjp import function_under
+from ..core.rules.vjp import function_in_force
 from ..core.support.trees import optree
 from ..core.trace.lookups import at_present
 from ..engine.backend.statuses import backends
@@ -247,7 +247,7 @@ def _graphs(
     if subject.function is not None:
         function, args, leaves = subject.function, inputs.nest(arrays)[0], inputs.leaves
     else:
-        under, values, _ = function_under(subject.call)
+        under, values, _ = function_in_force(subject.call)
         function = as_function(under)
         args = leaves = (arrays[0], *values)
     try:

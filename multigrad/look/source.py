@@ -451,7 +451,7 @@ def _graphs_of_rule(
         except NeedsConcrete as need:
             asked = asked or (need if facts else None)
             if facts:  # what it asked as another library's it may not ask
-                captures.forms.facts = known
+                captures.findings.facts = known
     assert asked is not None
     raise TraceError(
         f"{specialization.subject} needs {', '.join(asked.facts)} of its input in Python; lower it "

@@ -26,7 +26,7 @@ from .capture_errors import NotCaptured, warn_disproved
 from .facts import facts_of_symbols, gather_facts
 from .plain import capture_plain, is_plain
 from .proof import has_same_bits, is_asked, is_shipped
-from .recipe import Forms, Recipe, Variant
+from .recipe import Findings, Recipe, Variant
 
 MOST_VARIANTS = 256
 
@@ -39,8 +39,8 @@ class Captures:
         source: what is captured and proven: the recipe, or that of the rule alone.
         prove: whether a capture is compared with the code as written.
         module: the name of the module that warnings are about.
-        forms: what it was captured as.
-        variants: those of `forms`.
+        findings: what captures have found until now.
+        variants: those of `findings`.
     """
 
     def __init__(
@@ -48,20 +48,20 @@ class Captures:
         recipe: Recipe,
         prove: bool,
         module: str,
-        forms: Forms | None = None,
+        findings: Findings | None = None,
         source: Recipe | None = None,
     ) -> None:
         self.recipe = recipe
         self.source = recipe if source is None else source
         self.prove = prove
         self.module = module
-        self.forms = Forms() if forms is None else forms
-        self.variants = self.forms.variants
+        self.findings = Findings() if findings is None else findings
+        self.variants = self.findings.variants
 
     @property
     def facts(self) -> frozenset[str]:
         """The names of the facts that decide on the variant of a call."""
-        return self.forms.facts
+        return self.findings.facts
 
     def anew(self) -> Captures:
         """Return captures of the same, as if nothing had been called."""
@@ -72,7 +72,7 @@ class Captures:
         """Return the variant for a call's arguments, proven for its dtype."""
 
         def tell(needed: frozenset[str]) -> dict[str, Any]:
-            subject, places = self.recipe.subject, self.forms.places
+            subject, places = self.recipe.subject, self.findings.places
             return gather_facts(subject, needed, layout, leaves, places=places)
 
         variant, facts = self.for_answers(layout, tell, leaves)
@@ -138,16 +138,16 @@ class Captures:
             raise NotCaptured(TraceError(message)) from error
         variant = self.variants.get(key)
         if variant is not None:
-            self._ask_more(variant, layout, leaves)
+            self._raise_if_more_is_needed(variant, layout, leaves)
             return variant
-        if not self.forms.facts <= facts.keys():
+        if not self.findings.facts <= facts.keys():
             # All variants have the same facts, so that the key of a call is the same for all.
             raise NeedsConcrete(*self.facts, noted=False)
         build = partial(self._capture, layout, facts, leaves)
         return build_once(self.variants, key, build, MOST_VARIANTS)
 
     def _capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
-        wide_variant = self._reaching(layout, facts)
+        wide_variant = self._variant_of_wide(layout, facts)
         if wide_variant is not None:
             return wide_variant
         try:
@@ -162,9 +162,9 @@ class Captures:
                 raise NotCaptured(TraceError(message)) from need
             self.require(need.facts, need.place)
             if not is_plain(self.source):
-                self._ask_more(None, layout, leaves)  # it is captured again anyway
+                self._raise_if_more_is_needed(None, layout, leaves)  # it is captured again anyway
             raise
-        self._ask_more(variant, layout, leaves)
+        self._raise_if_more_is_needed(variant, layout, leaves)
         variant = variant.laid_out(layout.without_objects())
         # The capture fixed more facts itself: it is stored under these, and the call begins anew.
         if not variant.facts.keys() <= facts.keys():
@@ -173,7 +173,7 @@ class Captures:
             raise NeedsConcrete(*self.facts, noted=False)
         return variant
 
-    def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:
+    def _variant_of_wide(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:
         # A variant captured for wide floats may hold in 16 bits, too: its `reach` tells in which.
         key = layout.key_of_wide
         if key is None or "dtype" in self.facts:
@@ -184,16 +184,18 @@ class Captures:
             return None
         return replace(wide, layout=layout.without_objects(), facts=dict(facts))
 
-    def _ask_more(self, variant: Variant | None, layout: Layout, leaves: Sequence[Any]) -> None:
+    def _raise_if_more_is_needed(
+        self, variant: Variant | None, layout: Layout, leaves: Sequence[Any]
+    ) -> None:
         is_open = variant is None or variant.reads_names or variant.has_index
         if is_open and leaves and asks_more(self, variant, layout, leaves):
             raise NeedsConcrete(*self.facts, noted=False)
 
     def require(self, facts: Iterable[str], place: Location | None = None) -> None:
         """Add to the facts that are needed; `place` is the line that asked for them."""
-        self.forms.facts |= frozenset(facts)
+        self.findings.facts |= frozenset(facts)
         if place is not None:
-            self.forms.places = {**dict.fromkeys(facts, place), **self.forms.places}
+            self.findings.places = {**dict.fromkeys(facts, place), **self.findings.places}
 
     # --- its proof --------------------------------------------------------------------------------
     def proven(
@@ -206,7 +208,7 @@ class Captures:
         """
         dtype = layout.dtype or ""
         # One proof for each dtype of the first float tensor.
-        # A form for numbers that move is compared with those for some of their values.
+        # A variant for numbers that move is compared with those for some of their values.
         if dtype not in variant.proofs and is_asked(self.prove) and not variant.numbers:
             variant = self._prove(variant.laid_out(layout), leaves)
             # Kept without the call's objects, so that no argument stays alive.
@@ -327,5 +329,5 @@ def read_otherwise(recipe: Recipe, variant: Variant, leaves: Sequence[Any]) -> V
 
 @provided
 def as_placed(variant: Variant) -> Variant:
-    """Return a form whose results lie where those of its code do, as a proof has found them."""
+    """Return a variant whose results lie where those of its code do, as a proof has found them."""
     return variant

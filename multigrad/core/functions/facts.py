@@ -96,7 +96,7 @@ def _answered(
     needed: Iterable[str], layout: Layout, leaves: Sequence[Any], answer: Answer
 ) -> dict[str, Any]:
     facts: dict[str, Any] = {}
-    for fact, kind, index in places_of(sorted(needed), layout, first_tensor(layout)):
+    for fact, kind, index in leaf_of_each(sorted(needed), layout, first_tensor(layout)):
         if is_read(fact):
             facts[fact] = look_up(fact)
         elif kind in GIVEN:
@@ -133,7 +133,7 @@ def answer_of_code(trace: Trace, kind: str, value: Any) -> Any:
     raise AssertionError(f"plain code asks for no {kind}")
 
 
-def places_of(
+def leaf_of_each(
     facts: Iterable[str], layout: Layout, first: int | None
 ) -> Iterator[tuple[str, str, int | None]]:
     """Yield each fact, its kind, and the position of the leaf that it is about, None for none."""
@@ -161,7 +161,7 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
     """Return a function that quickly tells the calls of a layout apart by these facts."""
     look, reads = watch_arguments(needed, layout), sorted(filter(is_read, needed))
     if not reads:
-        return look or nothing
+        return look or same_key
 
     def look_around(leaves: Sequence[Any]) -> Any:
         return (*map(look_up, reads), look and look(leaves))
@@ -169,7 +169,7 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
     return look_around
 
 
-def nothing(leaves: Sequence[Any]) -> None:
+def same_key(leaves: Sequence[Any]) -> None:
     """Return the key of calls that no fact tells apart."""
 
 
@@ -178,7 +178,7 @@ def watch_arguments(
 ) -> Callable[[Sequence[Any]], Any] | None:
     """Return a function that tells calls apart by facts about arguments; None if none is."""
     numbers, shapes, questions = set(), set(), []
-    for _, kind, index in places_of(needed, layout, first_tensor(layout)):
+    for _, kind, index in leaf_of_each(needed, layout, first_tensor(layout)):
         # Of another layout, an argument may be a tensor: here there is nothing to know.
         if index is None or not _has(layout.leaves[index], kind):
             continue

@@ -7,7 +7,7 @@ dtype, from the outside in:
     on                     looks the entry up by the dtype, or has it built
     captured_or_native     captured; as written if the capture fails
     captured_entry         one entry for each set of facts, if the capture needs facts
-    entry_by_lengths       the entry for the facts of this call
+    entry_for_facts       the entry for the facts of this call
     lowered_entry          graphs, with what is checked before each call
 """
 
@@ -328,14 +328,14 @@ class Entries:
         return ""
 
     def captured_entry(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
-        entry = self.entry_by_lengths(layout, backend, leaves)
+        entry = self.entry_for_facts(layout, backend, leaves)
         facts = self.captures.facts - {"dtype"}
         if not facts:
             return entry
         layout = layout.without_objects()
 
         def build(leaves: Sequence[Any]) -> Entry:
-            capture = partial(self.entry_by_lengths, layout.with_objects(leaves), backend, leaves)
+            capture = partial(self.entry_for_facts, layout.with_objects(leaves), backend, leaves)
             return self.captured_or_native(layout, backend, capture)
 
         make = entries_by_facts if any(map(is_read, facts)) else EntriesByFacts
@@ -343,7 +343,7 @@ class Entries:
         table.put(leaves, entry)
         return table.entry()
 
-    def entry_by_lengths(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
+    def entry_for_facts(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
         """Return the entry of calls with the facts of this one."""
         variant = self.captures.for_call(layout, leaves)
         if variant.is_whole:

@@ -316,8 +316,8 @@ def assemble(variant: Variant, values: Sequence[Any]) -> Any:
 
 
 @dataclass(slots=True, eq=False)
-class Forms:
-    """What a function was captured as, which equal functions share.
+class Findings:
+    """What captures of a function have found until now, which equal functions share.
 
     Attributes:
         variants: the graphs, by layout and facts.

@@ -92,12 +92,12 @@ def emit_body(
     emission: Emission,
     fast: bool = False,
     prepared: Prepared | None = None,
-    places: Sequence[str] = (),
+    into: Sequence[str] = (),
 ) -> Body:
     """Emit the code of a graph.
 
     `fast`: no derivative is taken of it and no transform is active. `prepared` gets what depends on
-    params only. `places`: names of the arrays that outputs are written to.
+    params only. `into`: names of the arrays that outputs are written to.
     """
     if not graph.outputs:  # what forward keeps, where that is none but inputs
         names = tuple(graph.names)
@@ -109,7 +109,7 @@ def emit_body(
         graph = apply_patterns(graph, emission.backend.kernels.fast, emission.off)
     if emission.selects:
         graph = rebuild(graph, by_mask)
-    return Writer(graph, emission, fast, prepared, places).write(elementwise)
+    return Writer(graph, emission, fast, prepared, into).write(elementwise)
 
 
 def apply_patterns(graph: Graph, fast: FastKernels, off: frozenset[str]) -> Graph:
@@ -169,10 +169,10 @@ class Writer:
         emission: Emission,
         fast: bool,
         prepared: Prepared | None,
-        places: Sequence[str] = (),
+        into: Sequence[str] = (),
     ) -> None:
         self.graph = graph
-        self.places = dict(zip(graph.outputs, places, strict=False))
+        self.into = dict(zip(graph.outputs, into, strict=False))
         self.fast = fast
         self.emission = emission
         self.backend = emission.backend
@@ -180,11 +180,11 @@ class Writer:
         self.in_place = self.backend.kernels.fast.in_place if has_in_place else {}
         self.prepared = prepared
         # Scalars of params and constants alone, which `prepare` computes.
-        self.static: set[Node] = set()
+        self.of_params: set[Node] = set()
         for node in () if prepared is None else graph.nodes:
             # An input and a constant have no operands; a length has a tensor.
-            if node.type.kind == "scalar" and self.static.issuperset(node.operands):
-                self.static.add(node)
+            if node.type.kind == "scalar" and self.of_params.issuperset(node.operands):
+                self.of_params.add(node)
         self.uses = count_uses(graph)
         self.lines: list[str] = []
         self.loops: dict[Any, str] = {}  # the names of loops, by their nodes
@@ -241,7 +241,7 @@ class Writer:
         # A value that is used twice is computed once; the parser limits how deep calls may nest.
         if self.uses[node] > 1 or depth > DEEPEST:
             name = self.fresh()
-            lines = self.prepared.lines if self.prepared and node in self.static else self.lines
+            lines = self.prepared.lines if self.prepared and node in self.of_params else self.lines
             lines.append(f"{name} = {text}")
             return name, ATOM, 0
         return text, strength, depth
@@ -272,7 +272,7 @@ class Writer:
         if node.type.kind == "scalar" and not has_kernel:
             return self.scalar_call(node), ATOM
         # The fastest form that fits: into the caller's array, over an operand, with a number.
-        fast_call = write_into_place(self, node) if node in self.places else None
+        fast_call = write_into_place(self, node) if node in self.into else None
         in_place = None if fast_call else self.in_place.get(node.op)
         if in_place is not None:
             fast_call = self.call_overwriting_operand(node, in_place)
@@ -316,24 +316,24 @@ class Writer:
             return None  # these kernels take no number
         for position, kernel in enumerate(kernels):
             operand = node.operands[position]
-            if kernel is not None and self.is_fresh(operand, node) and operand.type == node.type:
-                siblings = (*node.operands[:position], *node.operands[position + 1 :])
-                may_grow = node.type.shape == UNKNOWN and node.op.name != "put"
-                if may_grow and any(o.type.kind == "tensor" for o in siblings):
-                    if len(siblings) > 1:
-                        continue
-                    ordinary = self.native(node.op)
-                    ordinary = symbol_function(node.op) if ordinary is INFIX else ordinary
-                    # The other operand may be the larger one, seen only at run time.
-                    kernel = write_where_it_fits(kernel, ordinary, position)
-                arguments = [
-                    self.done[operand][0],
-                    *(self.operand_in_tensor_dtype(node, o)[0] for o in siblings),
-                ]
-                arguments += self.attributes(node)
-                suffix = "" if position == 0 or kernel is kernels[0] else "into"
-                name = self.emission.bind(f"{node.op.name}_{suffix}", kernel)
-                return f"{name}({', '.join(arguments)})"
+            if kernel is None or operand.type != node.type or not self.is_fresh(operand, node):
+                continue
+            others = (*node.operands[:position], *node.operands[position + 1 :])
+            may_grow = node.type.shape == UNKNOWN and node.op.name != "put"
+            if may_grow and any(o.type.kind == "tensor" for o in others):
+                # The other operand may be the larger one, seen only at run time.
+                if len(others) > 1:
+                    continue
+                native = self.native(node.op)
+                plain = symbol_function(node.op) if native is INFIX else native
+                kernel = write_where_it_fits(kernel, plain, position)
+            # `mul_` writes over its first operand, `mul_into` over its second.
+            suffix = "" if position == 0 or kernel is kernels[0] else "into"
+            name = self.emission.bind(f"{node.op.name}_{suffix}", kernel)
+            arguments = [self.done[operand][0]]
+            arguments += [self.operand_in_tensor_dtype(node, o)[0] for o in others]
+            arguments += self.attributes(node)
+            return f"{name}({', '.join(arguments)})"
         return None
 
     def is_fresh(self, node: Node, user: Node) -> bool:
@@ -390,7 +390,7 @@ class Writer:
         What depends on the params alone is computed once, by `prepare`.
         """
         text, strength, _ = self.done[operand]
-        if self.prepared is None or operand not in self.static or user in self.static:
+        if self.prepared is None or operand not in self.of_params or user in self.of_params:
             return text, strength
         as_tensor = self.is_prepared_as_tensor(user, operand)
         if operand.op is ops.CONST and not as_tensor:
@@ -399,7 +399,7 @@ class Writer:
 
     def is_prepared_as_tensor(self, user: Node, operand: Node) -> bool:
         """Return whether `prepare` makes a static scalar a tensor, as the op's kernel takes it."""
-        if self.prepared is None or operand not in self.static or user.type.kind != "tensor":
+        if self.prepared is None or operand not in self.of_params or user.type.kind != "tensor":
             return False
         positions = self.backend.kernels.fast.constants.get(user.op, ())
         # A prepared number has the input's dtype, which would be wrong next to integers.

@@ -1,7 +1,7 @@
 """Lowering: a pair of graphs becomes the source of one backend, and the native object of it.
 
     FunctionGraph
-        │ prepare        names that emitted code may use
+        │ choose_names   names that emitted code may use
     Lowering
         │ emit_code      the code of forward, of what it keeps, and of backward
     Code, Code
@@ -217,7 +217,7 @@ class Lowering:
         return self.style == "fast" and bool(kernels.patterns or kernels.in_place)
 
     @property
-    def prepares(self) -> bool:
+    def has_prepare(self) -> bool:
         """Whether fast code has what it needs of the params computed before a call."""
         if f"{self.backend.name}.constants" in self.emission.off:
             return False
@@ -253,7 +253,7 @@ def lower_plain(graphs: FunctionGraph, backend: Backend, *, style: Style = "fast
     dual, autodiff = None, backend.autodiff
     if autodiff.forward_mode:  # lowered when it is first asked for
         dual = functools.cache(functools.partial(lower_dual, graphs, backend, style))
-    lowering = prepare(graphs, backend, style)
+    lowering = choose_names(graphs, backend, style)
     graphs = lowering.graphs
     cut = graphs.cut(autodiff.keeps_float_derivatives, watched=autodiff.watches_outputs)
     # The names of the residuals are reserved.
@@ -265,7 +265,7 @@ def lower_plain(graphs: FunctionGraph, backend: Backend, *, style: Style = "fast
     return attach(lowering, describe(lowering, cut, code, fast, checks=checks, dual=dual))
 
 
-def prepare(graphs: FunctionGraph, backend: Backend, style: Style) -> Lowering:
+def choose_names(graphs: FunctionGraph, backend: Backend, style: Style) -> Lowering:
     """Rename what emitted code has other names for, and reserve the names that it uses."""
     graphs = graphs.with_safe_names((*RESERVED, *backend.autodiff.namespace))
     graphs = graphs.with_exact_decisions(backend.kernels.exact)
@@ -289,7 +289,7 @@ def emit_code(
 ) -> Code:
     """Emit the code of one split; `joined` is forward in one with what it keeps."""
     graphs, emission = lowering.graphs, lowering.emission
-    prepared = Prepared() if fast and lowering.prepares else None
+    prepared = Prepared() if fast and lowering.has_prepare else None
     return Code(
         # An activation's forward is the same under every rule, whose params it does not read.
         emit_body(graphs.forward, emission, fast, None if graphs.is_rule else prepared),

@@ -32,7 +32,8 @@ from ..trace.lookups import (
     reading,
 )
 from ..trace.trace import Value, dtype_name
-from .registry import apply_now, unknown_keyword_error, with_choices
+from .registry import unknown_keyword_error, with_choices
+from .resolution import apply_now
 from .rule_names import Epoch
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Activation:
         forward_or_name = forward.name if type(forward) is Forward else forward
         return forward_or_name, self._rule, self._params
 
-    def of_then(self) -> Activation:
+    def looked_up_again(self) -> Activation:
         """Return itself, or a copy that looks its rule up again after names have changed."""
         if self._rule is None or not is_of_then():
             return self
@@ -257,11 +258,11 @@ class Activation:
 
     def _look_up(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
         latest = self._latest
-        entry, previous = latest.entry, latest.in_force
+        call, previous = latest.call, latest.in_force
         if (
             in_force is None
             or previous is None
-            or entry is None
+            or call is None
             or previous.specialization is not in_force.specialization
             or previous.draws is not in_force.draws
             or latest.kind is not type(x)
@@ -272,17 +273,15 @@ class Activation:
         # New numbers are arguments of the call; numbers met again are bound into a function.
         if not in_force.has_tensors and in_force is not self._met:  # a new number
             self._met = in_force
-            return latest.call(x, *in_force.values)
-        draws = in_force.draws
+            return call(x, *in_force.values)
+        entry, draws = latest.entry, in_force.draws
         if in_force.moves:
-            function = hand_along(in_force, latest.call, self._look_up_anew)
+            function = hand_along(in_force, call, self._look_up_anew)
         elif in_force.has_tensors:
             return entry.run((x, *in_force.values), draws)
         else:  # one that is met again
             function = entry.bound(x, in_force.values, draws)
-        self._latest = RememberedCall(
-            in_force, type(x), x.dtype, function, entry=entry, call=latest.call
-        )
+        self._latest = RememberedCall(in_force, type(x), x.dtype, function, entry, call)
         return function(x)
 
     def _look_up_anew(
@@ -291,46 +290,59 @@ class Activation:
         if isinstance(x, Value):
             return record_activation(self, x, in_force)
         backend = backend_of(x)
-        self.tell(backend, x)
+        self.tell_compiler(backend, x)
         if CHECKED and not backend.tensors.is_traced(x):  # a trace may run any number of times
             note_for_ranks(f"{self.forward.name} under", in_force)
         # A compiler that wants to hear of each call must not be bypassed by `_latest`.
-        asks = not remembers or backend.compiler.on_read is not None or CHECKED
+        remembers = remembers and backend.compiler.on_read is None and not CHECKED
         if in_force is None:
             function = without_rule(self.forward, backend, x)
-            if not asks:
+            if remembers:
                 self._latest = RememberedCall(None, type(x), x.dtype, function)
             return function(x)
-        present = at_present(in_force, backend)
-        specialization, draws = in_force.specialization, in_force.draws
-        leaves = (x, *present.values)
-        entry = put_under(specialization, self.forward).entries.on(backend, leaves)
-        reads = specialization.code.reads
-        if (
-            reads
-            and not (asks or in_force.moves)
-            and all(isinstance(each, Telling) and each.is_of_code for each in reads)
-        ):
-            values = present.values
+        leaves = (x, *at_present(in_force, backend).values)
+        entry = put_under(in_force.specialization, self.forward).entries.on(backend, leaves)
+        latest = self._remember(x, in_force, backend, entry) if remembers else None
+        if latest is not None and not in_force.moves:
+            return latest.function(x)
+        y = entry.run(leaves, in_force.draws)
+        self.tell_compiler_drawn(backend, in_force, x)
+        return y
+
+    def _remember(
+        self, x: Tensor, in_force: RuleInForce, backend: Backend, entry: Entry
+    ) -> RememberedCall | None:
+        """Remember how the next calls like this run, and return that; None: each is looked up.
+
+        the rule has            and its code reads         the next calls run
+        numbers                 nothing besides            the entry, bound to them
+        numbers                 values of the user's code  the entry, which compares these
+        schedules               nothing besides            `hand_along`, if the backend can
+        any                     anything else              nothing: each is looked up
+        """
+        draws, values, call = in_force.draws, in_force.values, None
+        reads = in_force.specialization.code.reads
+        if in_force.moves:
+            if reads or not is_handed_along(backend):
+                return None
+            call = entry.open(draws)
+            function = hand_along(in_force, call, self._look_up_anew)
+        elif not reads:
+            call = entry.open(draws)
+            function = entry.bound(x, values, draws)
+        elif all(isinstance(each, Telling) and each.is_of_code for each in reads):
 
             def run(x: Tensor) -> Tensor:
-                return entry.run((x, *values), draws)  # which compares what was read
+                return entry.run((x, *values), draws)
 
-            self._latest = RememberedCall(in_force, type(x), x.dtype, run)
-            return run(x)
-        if asks or reads or (in_force.moves and not is_handed_along(backend)):
-            y = entry.run(leaves, draws)
-            self.tell_drawn(backend, in_force, x)
-            return y
-        call = entry.open(draws)
-        if in_force.moves:
-            function = hand_along(in_force, call, self._look_up_anew)
+            function = run
         else:
-            function = entry.bound(x, in_force.values, draws)
-        self._latest = RememberedCall(in_force, type(x), x.dtype, function, entry=entry, call=call)
-        return entry.run(leaves, draws) if in_force.moves else function(x)
+            return None
+        latest = RememberedCall(in_force, type(x), x.dtype, function, entry, call)
+        self._latest = latest
+        return latest
 
-    def tell(self, backend: Backend, x: Tensor = None) -> None:
+    def tell_compiler(self, backend: Backend, x: Tensor = None) -> None:
         # A compiler's trace contains the rule, so it is told which rule, or that `use` decides.
         if self._rule is None:
             if backend.compiler.on_read is not None:
@@ -339,7 +351,7 @@ class Activation:
             for lookup in self._own.lookups:
                 backend.compiler.on_depend(lookup)
 
-    def tell_drawn(self, backend: Backend, in_force: Any, x: Tensor = None) -> None:
+    def tell_compiler_drawn(self, backend: Backend, in_force: Any, x: Tensor = None) -> None:
         # An own rule draws from the key of the rule in force, so that a trace depends on that too.
         if (
             self._rule is not None
@@ -380,7 +392,8 @@ class RememberedCall:
     Attributes:
         in_force: the rule in force that `function` is for.
         function: `f(x)`.
-        entry, call: what runs that rule, and `call(x, *numbers)`, whatever its numbers are.
+        entry, call: what runs that rule, and `call(x, *numbers)`, whatever its numbers are; None:
+            it is looked up again for other numbers.
     """
 
     __slots__ = ("call", "dtype", "entry", "function", "in_force", "kind")
@@ -391,7 +404,7 @@ class RememberedCall:
         kind: type | None = None,
         dtype: Any = None,
         function: Any = None,
-        entry: Entry | None = None,
+        entry: Entry | Any = None,
         call: Any = None,
     ) -> None:
         self.in_force, self.kind, self.dtype, self.function = in_force, kind, dtype, function

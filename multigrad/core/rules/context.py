@@ -33,7 +33,8 @@ from ..trace.active_rules import (
     name_rank,
     note_for_ranks,
 )
-from .registry import activate, apply_now, unknown_keyword_error, with_choices
+from .registry import unknown_keyword_error, with_choices
+from .resolution import activate, apply_now
 from .rule import Rule
 from .rule_in_force import RuleInForce, tokens_of
 from .rule_names import get
@@ -180,42 +181,44 @@ class use:
         # With the default scope, and no `use` for params around it, the rule is in force for all.
         if self._given_scope is not ALL or previous.hooks_params:
             active = self._put_over(previous, active.activations)
-        outer, leaves = _ENTRIES.get(), enter_rules(active.token)
+        outer, exits = _innermost.get(), enter_rules(active.token)
         try:
             if "params" in self.scope:
-                leaves.append(hook_params())
-            _ENTRIES.set(_Entry(self, previous, leaves, outer))
+                exits.append(hook_params())
+            _innermost.set(_Entry(self, previous, exits, outer))
             CURRENT.set(active)
-            acts = active.activations
-            if acts is not None and acts.has_tensors:
+            rule = active.activations
+            if rule is not None and rule.has_tensors:
                 show_tensors(active)
             if CHECKED:
                 note_for_ranks("use", active)
         except BaseException:  # `__exit__` does not run for an entry that failed
-            _ENTRIES.set(outer)
+            _innermost.set(outer)
             CURRENT.set(previous)
-            leave_rules(leaves)
+            leave_rules(exits)
             raise
         return self
 
     def _put_over(self, previous: ActiveRules, in_force: RuleInForce | None) -> ActiveRules:
         for_all = "all" in self.scope
-        acts = in_force if for_all or "activations" in self.scope else previous.activations
+        covers_activations = for_all or "activations" in self.scope
+        for_activations = in_force if covers_activations else previous.activations
         names_here = "params" in self.scope
         # A rule that an outer `use` named for params stays, unless this one names params or was
         # given scope="all".
         keeps_outer = not names_here and (
             not for_all or (self._given_scope is ALL and previous.names_params)
         )
-        pars = previous.params if keeps_outer else in_force
+        for_params = previous.params if keeps_outer else in_force
         hooks_params = names_here or previous.hooks_params
         names_params = previous.names_params if keeps_outer else names_here
-        return ActiveRules(acts, pars, tokens_of(acts, pars), hooks_params, names_params)
+        token = tokens_of(for_activations, for_params)
+        return ActiveRules(for_activations, for_params, token, hooks_params, names_params)
 
     def __exit__(
         self, kind: object, error: BaseException | None, traceback: object
     ) -> Literal[False]:
-        entry, inner = _ENTRIES.get(), None
+        entry, inner = _innermost.get(), None
         # It may not be the innermost: a suspended generator leaves late.
         while entry is not None and entry.use is not self:
             entry, inner = entry.outer, entry
@@ -224,12 +227,12 @@ class use:
                 f"use({self.rule!r}) is left in another task or thread than it entered"
             )
         if inner is None:
-            _ENTRIES.set(entry.outer)
+            _innermost.set(entry.outer)
             CURRENT.set(entry.before)
         # A suspended generator is closed while a later `use` is in force, which stays in force.
         else:
             inner.before, inner.outer = entry.before, entry.outer
-        leave_rules(entry.leaves)  # after CURRENT is set: they follow it
+        leave_rules(entry.exits)  # after CURRENT is set: they follow it
         if error is not None:
             name_rank(error)
         elif CHECKED and inner is None and entry.outer is None:
@@ -268,12 +271,12 @@ class _Entry:
 
     use: use
     before: ActiveRules
-    leaves: list[Leave]
+    exits: list[Leave]
     outer: _Entry | None
 
 
 # Not in the `use` object, which threads and tasks may share.
-_ENTRIES: contextvars.ContextVar[_Entry | None] = contextvars.ContextVar(
+_innermost: contextvars.ContextVar[_Entry | None] = contextvars.ContextVar(
     "multigrad_entries", default=None
 )
 
@@ -335,9 +338,9 @@ def current() -> ActiveRules:
 @contextmanager
 def in_force(active: ActiveRules) -> Iterator[None]:
     """Put these active rules in force again, as where code runs a second time."""
-    leaves = enter_rules(active.token)
+    exits = enter_rules(active.token)
     try:
         with set_within(CURRENT, active):
             yield
     finally:
-        leave_rules(leaves)
+        leave_rules(exits)

@@ -1,6 +1,6 @@
 """`RuleCaptures`: how a rule becomes graphs, alone or under a forward.
 
-A rule is the backward of a function that returns its input (`recipe_of_rule`): it is captured,
+A rule is the backward of a function that returns its input (`RuleAsBackward`): it is captured,
 proven and kept as one, and its graph is the backward's, which serves under every activation.
 """
 
@@ -62,12 +62,12 @@ class RuleCaptures(Captures):
         recipe: Recipe | None = None,
         forward: Forward | None = None,
     ) -> None:
-        rule, forms = specialization.rule, specialization.code.forms[has_tin]
+        rule, findings = specialization.rule, specialization.code.findings[has_tin]
         if recipe is None:
-            source = recipe_of_rule(specialization, has_tin)
+            source = RuleAsBackward(specialization, has_tin).recipe()
         else:
             source = specialization.captures[has_tin].source
-        super().__init__(recipe or source, rule.prove, rule.__module__, forms, source)
+        super().__init__(recipe or source, rule.prove, rule.__module__, findings, source)
         self.specialization, self.has_tin, self.forward = specialization, has_tin, forward
 
     def anew(self) -> RuleCaptures:
@@ -87,29 +87,27 @@ class RuleCaptures(Captures):
     ) -> Variant:
         """Return what runs for a layout under these facts, captured and proven once."""
         variant = self.known(layout, facts, leaves)
-        form = self.alone(variant)
+        runs = self.alone(variant)
         if self.forward is not None:
-            build = partial(self.join, form, self.forward.graph(), {})
-            form = build_once(form.lowered, self.forward.key, build)
-        return form.laid_out(variant.layout)
+            build = partial(self.join, runs, self.forward.graph(), {})
+            runs = build_once(runs.lowered, self.forward.key, build)
+        return runs.laid_out(variant.layout)
 
     def known(
         self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
     ) -> Variant:
-        """Return the form as it was captured, proven."""
+        """Return the variant as it was captured, proven."""
         sample = self._sample(facts, *leaves)
-        is_made_up = isinstance(sample[0], MadeUp)
-        is_of_symbols = is_made_up and any(isinstance(leaf, Value) for leaf in leaves)
-        given = leaves if is_of_symbols else () if is_made_up else sample
-        variant = super().for_facts(layout, facts, given)
-        # A call's proof says more than one on a tensor that is made up.
-        if is_made_up and variant.proofs:
+        if not isinstance(sample[0], MadeUp):
+            return self.proven(super().for_facts(layout, facts, sample), layout, sample, facts)
+        symbols = leaves if any(isinstance(leaf, Value) for leaf in leaves) else ()
+        variant = super().for_facts(layout, facts, symbols)
+        if variant.proofs:  # a call's says more than one on a tensor that is made up
             return variant
-        layout = self.lay_out(sample[0]) if is_made_up else layout
-        return self.proven(variant, layout, sample, facts)
+        return self.proven(variant, self.lay_out(sample[0]), sample, facts)
 
     def compare(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = True) -> None:
-        own = {fact: variant.facts[fact] for fact in variant.facts if fact in self.forms.facts}
+        own = {fact: variant.facts[fact] for fact in variant.facts if fact in self.findings.facts}
         facts = {**own, **look_up_all(own)}
         known, sample = self.known(variant.layout, facts, leaves), self._sample(facts, *leaves)
         super().compare(known, sample, is_call=is_call)
@@ -127,7 +125,7 @@ class RuleCaptures(Captures):
         return made_up(facts) if x is None or isinstance(x, Value) else x, *numbers
 
     def alone(self, variant: Variant) -> Variant:
-        """Return the form of the rule alone, whose graph takes only the rule's own inputs.
+        """Return the variant of the rule alone, whose graph takes only the rule's own inputs.
 
         Raises:
             NeedsConcrete: other facts are needed, as shards need of the whole array.
@@ -152,101 +150,114 @@ class RuleCaptures(Captures):
         graphs = replace(variant.graphs, backward=replace(graph, origin=origin))
         return replace(variant, graphs=graphs, lowered={})
 
-    def join(self, form: Variant, graph: Graph, facts: Mapping[str, Any]) -> Variant:
-        """Return a form of the rule with a forward, whose graph is under further facts."""
+    def join(self, alone: Variant, graph: Graph, facts: Mapping[str, Any]) -> Variant:
+        """Return the variant of a rule alone with a forward, whose graph is under further facts."""
         rule = self.specialization.rule
         graphs = FunctionGraph(
             self.recipe.name,
             graph,
-            form.graphs.backward,
+            alone.graphs.backward,
             rule.first_order,
-            second_order=form.graphs.second_order,
+            second_order=alone.graphs.second_order,
             is_rule=True,
             residuals=rule.residuals,
         )
         # Code that branches runs as written where its gradient may be differentiated.
-        omissions = {kind: words for kind, words in form.omissions.items() if kind == BRANCHES}
-        facts = {**form.facts, **facts}
-        return replace(form, graphs=graphs, omissions=omissions, facts=facts, lowered={})
+        omissions = {kind: words for kind, words in alone.omissions.items() if kind == BRANCHES}
+        facts = {**alone.facts, **facts}
+        return replace(alone, graphs=graphs, omissions=omissions, facts=facts, lowered={})
 
 
 # --- a rule as the backward of a function ---------------------------------------------------------
-def recipe_of_rule(specialization: Specialization, has_tin: bool) -> Recipe:
-    """Return the recipe of a function that returns its input, whose backward is a rule.
+class RuleAsBackward:
+    """A function that returns its input, whose backward is a rule: what its recipe calls.
 
     Its arguments are the tensor and the run-time params. A composed rule is made of the graphs of
     its parts, each of which is proven alone.
 
-    Args:
+    Attributes:
         has_tin: whether the rule gets the tensor as `tin`.
+        functions: the rule's function; none of a composed rule.
     """
-    rule = specialization.rule
-    functions = () if rule.function is None else (rule.function,)
-    options = Options(native=rule.native)
 
-    def apply(call: Callable[..., Any], args: tuple[Any, ...], grad_out: Any) -> tuple[Any, ...]:
+    def __init__(self, specialization: Specialization, has_tin: bool) -> None:
+        self.specialization, self.rule, self.has_tin = specialization, specialization.rule, has_tin
+        self.functions = () if self.rule.function is None else (self.rule.function,)
+
+    def recipe(self) -> Recipe:
+        rule, prove = self.rule, None if self.functions else self.prove_parts
+        return Recipe(
+            rule.name,
+            self.run,
+            self.record,
+            functions=() if hasattr(rule.function, "record") else self.functions,  # of a document
+            written_in=rule.library or partial(library_of, tuple(functions_of(rule))[:1], ""),
+            subject=f"rule {rule.name!r}",
+            noun="rule",
+            options=Options(native=rule.native),
+            graphs=GraphSource(prove=prove, lower=self.lower),
+        )
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return Recorded(args[0], partial(self._pull, args), takes_ctx=True)
+
+    def _pull(self, args: tuple[Any, ...], grad_out: Tensor, ctx: Any = None) -> tuple[Any, ...]:
+        rule, tin, params = self._inputs(args)
+        return self._gradients(rule._run_native(ctx, grad_out, tin, params), args)
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        trace.source.numbers.update(filter(is_number, self.specialization.static.values()))
+        pull = partial(self._record_backward, trace, args)
+        return Recorded(args[0], pull, first_order=self.rule.first_order)
+
+    def _record_backward(
+        self, trace: Trace, args: tuple[Any, ...], grad_out: Value
+    ) -> tuple[Any, ...]:
+        rule, tin, params = self._inputs(args)
+        # The methods of a composed rule's parts may be those of the call's tensors.
+        reading = trace.reading if self.functions else Reading((), TENSORS)
+        with setting(trace, reading=reading):
+            returned = record_code(rule, trace, grad_out, tin, params)
+        return self._gradients(returned, args)
+
+    def _inputs(self, args: tuple[Any, ...]) -> tuple[Rule, Any, dict[str, Any]]:
+        # The rule, and what it gets besides the gradient.
         tin, *values = args
-        filled, visible = specialization.fill_bound(specialization.name_values(values))
-        returned = call(filled, grad_out, tin if has_tin else None, visible)
-        return (gradient_of(rule.name, returned), *[None] * (len(args) - 1))
+        specialization = self.specialization
+        rule, params = specialization.fill_bound(specialization.name_values(values))
+        return rule, tin if self.has_tin else None, params
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        def pull(grad_out: Any, ctx: Any = None) -> tuple[Any, ...]:
-            def call(rule: Rule, *inputs: Any) -> Any:
-                return rule._run_native(ctx, *inputs)
+    def _gradients(self, returned: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (gradient_of(self.rule.name, returned), *[None] * (len(args) - 1))
 
-            return apply(call, args, grad_out)
-
-        return Recorded(args[0], pull, takes_ctx=True)
-
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        trace.source.numbers.update(filter(is_number, specialization.static.values()))
-
-        def call(rule: Rule, *inputs: Any) -> Any:
-            # The methods of a composed rule's parts may be those of the call's tensors.
-            reading = trace.reading if functions else Reading((), TENSORS)
-            with setting(trace, reading=reading):
-                return record_code(rule, trace, *inputs)
-
-        return Recorded(args[0], partial(apply, call, args), first_order=rule.first_order)
-
-    def lower(graphs: FunctionGraph, backend: Backend) -> Callable[[Tensor, Sequence[Any]], Tensor]:
-        function = emit_rule_once(bare_graph(graphs, has_tin), backend, specialization.code.entries)
+    def lower(
+        self, graphs: FunctionGraph, backend: Backend
+    ) -> Callable[[Tensor, Sequence[Any]], Tensor]:
+        graph = bare_graph(graphs, self.has_tin)
+        function = emit_rule_once(graph, backend, self.specialization.code.entries)
         key = (KEY,) if graphs.is_random else ()
 
         def pull(grad_out: Tensor, leaves: Sequence[Any]) -> Tensor:
-            tin, *values = leaves
-            return function(grad_out, *((tin,) if has_tin else ()), *values, *key)
+            return function(grad_out, *leaves[0 if self.has_tin else 1 :], *key)
 
         return pull
 
     def prove_parts(
-        recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool
+        self, recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool
     ) -> str:
         x, *values = leaves
-        filled = specialization.fill_bound(specialization.name_values(values))
+        filled = self.specialization.fill_bound(self.specialization.name_values(values))
         for part, given in parts_of(*filled):
             bound = part.copy(ranges={}, bound={}).bound_rule(given)
+            captures = bound.specialization.captures[self.has_tin]
+            part_leaves = (x, *bound.values)
             numbers = {f"param:{name}": value for name, value in bound.numbers.items()}
             known = {**variant.facts, **numbers}
-            needed = asked_of_input(bound.specialization.captures[has_tin].facts)
-            facts = {fact: known[fact] for fact in needed & known.keys()}
-            form = bound.specialization.form(has_tin, facts, (x, *bound.values))
+            facts = {fact: known[fact] for fact in asked_of_input(captures.facts) & known.keys()}
+            captured = bound.specialization.variant(self.has_tin, facts, part_leaves)
             if is_call:
-                bound.specialization.captures[has_tin].compare(form, (x, *bound.values))
+                captures.compare(captured, part_leaves)
         return ""
-
-    return Recipe(
-        rule.name,
-        run,
-        record,
-        functions=() if hasattr(rule.function, "record") else functions,  # of a document
-        written_in=rule.library or partial(library_of, tuple(functions_of(rule))[:1], ""),
-        subject=f"rule {rule.name!r}",
-        noun="rule",
-        options=options,
-        graphs=GraphSource(prove=None if functions else prove_parts, lower=lower),
-    )
 
 
 def record_code(

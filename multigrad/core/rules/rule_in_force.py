@@ -159,10 +159,10 @@ def token_of(specialization: Specialization, values: tuple[Any, ...]) -> str:
     return f"{specialization.id}({','.join(words)})"
 
 
-def tokens_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:
+def tokens_of(for_activations: RuleInForce | None, for_params: RuleInForce | None) -> str:
     """Return a token that is equal for equal rules, of activations and of parameters."""
-    first = "-" if acts is None else acts.token
-    second = "-" if pars is None else pars.token
+    first = "-" if for_activations is None else for_activations.token
+    second = "-" if for_params is None else for_params.token
     return first if first == second else f"{first} | {second}"
 
 

@@ -46,10 +46,10 @@ FILES = {
     "sparse_fast_sigmoid spike_rate_escape squarewave_fourier stochastic_spike tanh_surrogate "
     "unit_rectangular",
 }
-ROOMS = {file: f"multigrad.core.rules.library.{file}" for file in FILES}
+MODULES = {file: f"multigrad.core.rules.library.{file}" for file in FILES}
 # What the modules of our own rules begin with.
 OWN = ("multigrad.core.rules.library.", "multigrad.engine.rules.peers")
-ROOM_OF = {name: ROOMS[file] for file, names in FILES.items() for name in names.split()}
+MODULE_OF = {name: MODULES[file] for file, names in FILES.items() for name in names.split()}
 
 
 class Epoch:
@@ -100,11 +100,11 @@ def as_registered(name: str) -> str | None:
 
 def load_library(name: str = ".") -> None:
     """Register the rules of the library among which a name may be: importing them costs time."""
-    for room in [ROOM_OF[name]] if name in ROOM_OF else ROOMS.values():
-        if imported_module(room) is None:
-            load_module(room)  # another thread waits here until it is complete
+    for module in [MODULE_OF[name]] if name in MODULE_OF else MODULES.values():
+        if imported_module(module) is None:
+            load_module(module)  # another thread waits here until it is complete
             # Still missing: this thread is importing it, and its rules call `register` now.
-            if imported_module(room) is None:
+            if imported_module(module) is None:
                 return
     if "." in name:
         load_peers()
@@ -115,7 +115,7 @@ def load_peers() -> None:
     """Register other packages' rules, by their names for them, which have a dot."""
 
 
-def is_of_library(rule: Any) -> bool:
+def is_being_imported(rule: Any) -> bool:
     """Return whether a rule is registered by a module of ours that is still being imported."""
     return rule.__module__.startswith(OWN) and imported_module(rule.__module__) is None
 

@@ -18,7 +18,7 @@ STATIC_TYPES = (bool, int, str, type(None), tuple)
 # The names of the graph's own inputs, which no param can have.
 TAKEN = ("ctx", "grad_out", "key", "tin")
 # Names that say which of a rule's first three arguments one is.
-PLACES = {"ctx": "ctx", "grad_out": "grad_(out|output|input)", "tin": "tin|input_?"}
+ROLES = {"ctx": "ctx", "grad_out": "grad_(out|output|input)", "tin": "tin|input_?"}
 
 
 class RuleParam(NamedTuple):
@@ -94,8 +94,8 @@ def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
 
 def _advise_on_order(positional: list[inspect.Parameter]) -> str:
     """Return advice if one of the first three is named like another, or is a param; else ""."""
-    for place, p in zip(PLACES, positional, strict=False):
-        meant = next((own for own, names in PLACES.items() if re.fullmatch(names, p.name)), place)
+    for place, p in zip(ROLES, positional, strict=False):
+        meant = next((own for own, names in ROLES.items() if re.fullmatch(names, p.name)), place)
         # `tin=None` is a rule that also runs without an input.
         is_param = place == "tin" and p.default is not REQUIRED and p.default is not None
         if meant != place or is_param:

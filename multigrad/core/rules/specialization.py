@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ...errors import TraceError
 from ..functions.capture_errors import NotCaptured, warn_native
-from ..functions.recipe import Forms, Variant
+from ..functions.recipe import Findings, Variant
 from ..ir.graph import Graph
 from ..passes.facts import LIBRARY
 from ..support.lazy_modules import NEEDS_ENGINE, provided
@@ -65,7 +65,7 @@ class Specialization:
         self.code = code
         self.id = code.id
         # By whether the rule gets its input.
-        self.captures = {has_tin: RuleCaptures(self, has_tin) for has_tin in code.forms}
+        self.captures = {has_tin: RuleCaptures(self, has_tin) for has_tin in code.findings}
         self.checked_values: tuple[Any, ...] = ()
         self.functions_under: dict[str, Any] = {}
         # The ranges of run-time params by position, if none depends on another param: a number
@@ -80,7 +80,7 @@ class Specialization:
         return f"rule {self.rule.name!r}"
 
     # --- its numbers: `values` are those of `runtime`, in that order ------------------------------
-    def has_checked(self, values: Sequence[Any]) -> bool:
+    def passed_last_check(self, values: Sequence[Any]) -> bool:
         """Return whether these values are those that passed the last check."""
         pairs = zip(self.checked_values, values, strict=False)
         matches = [a is b or (type(a) is type(b) is float and a == b) for a, b in pairs]
@@ -124,11 +124,13 @@ class Specialization:
 
     # --- its graph --------------------------------------------------------------------------------
     def graph(self, has_tin: bool, facts: Mapping[str, Any], leaves: Sequence[Any] = ()) -> Graph:
-        """Return the rule's graph under these facts; see `form`."""
-        return self.form(has_tin, facts, leaves).graphs.backward
+        """Return the rule's graph under these facts; see `variant`."""
+        return self.variant(has_tin, facts, leaves).graphs.backward
 
-    def form(self, has_tin: bool, facts: Mapping[str, Any], leaves: Sequence[Any] = ()) -> Variant:
-        """Return the rule's captured form under these facts, proven.
+    def variant(
+        self, has_tin: bool, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
+    ) -> Variant:
+        """Return the rule's variant under these facts, proven.
 
         Args:
             leaves: a tensor and the run-time params, on which it is proven, for the tensor's dtype
@@ -194,15 +196,15 @@ def run_as_written(
 
 
 class RuleCode:
-    """The captured forms and the lowered code of a rule with its static params fixed.
+    """The captured graphs and the lowered code of a rule with its static params fixed.
 
     Equal rules share it, and their Specializations fill it at the first calls. What the rule's code
-    reads besides its inputs is among the facts of each form: nothing else makes one out of date.
+    reads besides its inputs is among the facts of each variant: nothing else makes one out of date.
 
     Attributes:
         id: its name in tokens, different for each.
         finalizers: drop it with the functions and objects that the rule is made of.
-        forms: what it was captured as, with its input and without.
+        findings: what captures of it have found, with its input and without.
         entries: the rule as code of backends, applied alone: by graph, so that equal ones are
             emitted once, and by facts; None: it runs as written.
         draws: whether a capture of it was random.
@@ -211,13 +213,13 @@ class RuleCode:
     """
 
     __slots__ = (
-        "draws", "entries", "finalizers", "forms", "id", "libraries", "uncapturable",
+        "draws", "entries", "finalizers", "findings", "id", "libraries", "uncapturable",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.finalizers: list[weakref.finalize[..., Any]] = []
         self.id = f"{name}#{next(SERIALS)}"
-        self.forms = {True: Forms(), False: Forms()}
+        self.findings = {True: Findings(), False: Findings()}
         self.entries: dict[Any, Any] = {}
         self.draws = False
         self.libraries: set[str] = set()
@@ -235,7 +237,7 @@ class RuleCode:
 
     @property
     def _all_facts(self) -> frozenset[str]:
-        return self.forms[True].facts | self.forms[False].facts
+        return self.findings[True].facts | self.findings[False].facts
 
 
 # It lives as long as the functions that the rule is made of, even if no rule is held; and it refers

@@ -93,7 +93,7 @@ def _vjp_anew(f: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[Any, Pull
 def _as_before(f: Any, arrays: tuple[Any, ...]) -> tuple[Any, Pullback] | None:
     values: tuple[Any, ...] = ()
     if isinstance(f, Activation):
-        f, values, _ = function_under(f, load_backend("numpy"))
+        f, values, _ = function_in_force(f, load_backend("numpy"))
     elif not isinstance(f, FunctionBase):
         return None
     key = (PULLS, *[x.dtype for x in arrays], *map(type, values))
@@ -208,7 +208,7 @@ def as_function(
     """
     f = getattr(f, "captured_form", f)  # of what `override` returned
     if isinstance(f, Activation) and len(leaves) == 1:
-        function, values, draws = function_under(f, backend)
+        function, values, draws = function_in_force(f, backend)
         leaves, tree = flatten((*leaves, *values), {})
         layout = function.recipe.lay_out(function.parameters, leaves, tree)
     else:
@@ -217,7 +217,7 @@ def as_function(
     return function, layout, leaves, draws
 
 
-def function_under(
+def function_in_force(
     f: Activation, backend: Backend | None = None
 ) -> tuple[FunctionBase, tuple[Any, ...], KeySource]:
     """Return an activation under its rule as a Function, the current values of its params, and
@@ -385,7 +385,7 @@ def checked_values(
     draws: KeySource,
     backend: Backend,
 ) -> list[Any]:
-    """Check a call, and return the arguments of a captured form's code: tensors, numbers, a key."""
+    """Check a call, and return the arguments of a variant's code: tensors, numbers, a key."""
     if variant.assumed or variant.updates:
         check_call(function.recipe.subject, variant, backend, leaves)
     order = (*layout.indices("tensor"), *layout.indices("number"))

@@ -4,7 +4,7 @@ To what a rule under an activation needs it adds, from the outside in:
 
     find                   looks the entry up by the kinds of the leaves, or has it built
     _build                 opens and completes the leaves; finds layout and backend
-    entry_by_lengths       another where a constant index lies outside, if its library allows that
+    entry_for_facts       another where a constant index lies outside, if its library allows that
     native_entry           the code as written; and what follows what a framework chooses by itself:
                            dtypes under autocast, and which are weak
 """
@@ -207,7 +207,7 @@ class EntriesOfCode(Entries):
         What looks at values is captured later, if a file is to hold it; the layout is kept for it.
         """
         if self.recipe.options.looks_at_values:
-            uncaptured = self.captures.forms.uncaptured
+            uncaptured = self.captures.findings.uncaptured
             if len(uncaptured) >= MOST_VARIANTS:
                 uncaptured.clear()
             uncaptured[layout.key, layout.dtype] = layout.without_objects()
@@ -235,7 +235,7 @@ class EntriesOfCode(Entries):
             return ""
         return f"its capture raised {type(error).__name__}: {error}"
 
-    def entry_by_lengths(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
+    def entry_for_facts(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
         variant, layout = self.captures.for_call(layout, leaves), layout.without_objects()
         reason = decide(EAGER, self.recipe, variant, backend, self.options.native).reason
         if reason:

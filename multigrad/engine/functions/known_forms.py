@@ -21,7 +21,7 @@ from ...core.functions.facts import (
     SOME_LENGTH,
     first_tensor,
     gather_facts,
-    places_of,
+    leaf_of_each,
     watch_arguments,
 )
 from ...core.functions.function import EntriesByFacts, Entry, FunctionBase, Run
@@ -50,7 +50,7 @@ def renewed_variants(function: Function, door: Door) -> list[Variant]:
 
     Calls that ran as written are captured here.
     """
-    for layout in tuple(function.captures.forms.uncaptured.values()):
+    for layout in tuple(function.captures.findings.uncaptured.values()):
         with suppress(Exception):  # of the author's code, too
             function.captures.for_known(layout, {"dtype": layout.dtype})
     variants: dict[int, Variant] = {}
@@ -211,7 +211,7 @@ def fixed_shapes(layout: Layout, facts: Mapping[str, Any]) -> str:
     """Return in words the shapes that a capture is for alone; "" if it is for all."""
     return " and ".join(
         f"{layout.leaves[index].path} of shape {format_lengths(facts[fact])}"
-        for fact, kind, index in places_of(facts, layout, first_tensor(layout))
+        for fact, kind, index in leaf_of_each(facts, layout, first_tensor(layout))
         if kind == "shape" and index is not None and any(n is not None for n in facts[fact] or ())
     )
 
@@ -251,7 +251,7 @@ class OpenForms:
 
 def find_form(captures: Captures, layout: Layout, leaves: Sequence[Any]) -> Variant:
     """Return the variant for a call: an open one, if there is one that holds."""
-    forms = captures.forms.open_forms.get(layout.key)
+    forms = captures.findings.open_forms.get(layout.key)
     if forms is not None and forms.held and not is_noted():
         with set_within(LOOSE, forms.paths):
             if _key(captures, layout, leaves) in forms.held:
@@ -284,11 +284,11 @@ def try_open(
         for fact in sorted(captures.facts)
         if isinstance(fact, Reads) and fact.moving
     }
-    forms = captures.forms.open_forms.get(layout.key)
+    forms = captures.findings.open_forms.get(layout.key)
     if not paths:
         return {}
     if forms is None or forms.paths != paths:
-        forms = captures.forms.open_forms[layout.key] = OpenForms(paths)
+        forms = captures.findings.open_forms[layout.key] = OpenForms(paths)
     with set_within(LOOSE, paths):
         key = _key(captures, layout, leaves)
         if key not in forms.tried:
@@ -311,7 +311,7 @@ def try_open(
 
 
 def _key(captures: Captures, layout: Layout, leaves: Sequence[Any]) -> Any:
-    subject, places = captures.recipe.subject, captures.forms.places
+    subject, places = captures.recipe.subject, captures.findings.places
     return items_key(gather_facts(subject, captures.facts, layout, leaves, places=places))
 
 

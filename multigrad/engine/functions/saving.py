@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ...core.backend.values import concrete_number
 from ...core.functions.arguments import Layout, Leaf
 from ...core.functions.capture_errors import NotCaptured
-from ...core.functions.facts import first_tensor, places_of
+from ...core.functions.facts import first_tensor, leaf_of_each
 from ...core.functions.function import FunctionBase
 from ...core.functions.recipe import Variant
 from ...core.ir.graph import ArrayValue, Graph, format_graph
@@ -344,7 +344,7 @@ def asked_of_arguments(function: FunctionBase, variant: Variant) -> Asked:
     """Return, by argument, the facts about it on which a captured form's graphs depend."""
     layout, facts = variant.layout, {**variant.facts, **asked_shapes(function, variant)}
     asked: Asked = {}
-    for fact, kind, index in places_of(facts, layout, first_tensor(layout)):
+    for fact, kind, index in leaf_of_each(facts, layout, first_tensor(layout)):
         is_asked = kind in ("dtype", "ndim", "param", "shape") and facts[fact] is not None
         if is_asked and index is not None:
             asked.setdefault(layout.leaves[index].name, {})[kind] = facts[fact]
@@ -446,7 +446,7 @@ def restore(saved: SavedFunction) -> Function:
     function.__doc__ = saved.doc
     captures = function.captures
     # The facts of all variants: a call that lacks one finds none of them.
-    captures.forms.facts = frozenset(fact for form in saved.forms for fact in form.facts)
+    captures.findings.facts = frozenset(fact for form in saved.forms for fact in form.facts)
     for form in saved.forms:
         key = (form.layout.key, tuple(sorted(form.facts.items())))
         captures.variants.setdefault(key, form)

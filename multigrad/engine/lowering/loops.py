@@ -96,7 +96,7 @@ def _define_turn(emission: Emission, node: Node) -> str:
             if output in graph.inputs[:carried]:
                 repeats.setdefault(graph.inputs.index(output), i)
         name = emission.bind("turn", (region, carried, rows))
-        _add(emission, name, emit_body(graph, emission, True, places=places), *places)
+        _add(emission, name, emit_body(graph, emission, True, into=places), *places)
         pairs = [tuple(assumed.items()), tuple((i, j) for j, i in repeats.items())]
         turn = emission.known[region, carried, rows] = ", ".join((name, *map(repr, pairs)))
     return turn

@@ -14,7 +14,7 @@ from ...core.backend.contract import Backend
 from ...core.backend.emitted import Attached, Code, Residuals
 from ...core.ir.graph import Graph
 from ...core.lowering.function_graph import FunctionGraph
-from ...core.lowering.lower import Lowering, Style, attach, describe, emit_code, prepare
+from ...core.lowering.lower import Lowering, Style, attach, choose_names, describe, emit_code
 from ...core.support.lazy_modules import loaded
 from .checks import bind_checks, check_dtypes
 from .cuts import Cuts, find_cuts, settle
@@ -48,7 +48,7 @@ def lower_pair(
     if autodiff.forward_mode and not forward_mode:
         lower = functools.partial(lower_dual, graphs, backend, style, defaults)
         dual = functools.cache(functools.partial(lower, checks=checks, asked=asked))
-    lowering = prepare(graphs if graphs.is_plain else settle(graphs, backend), backend, style)
+    lowering = choose_names(graphs if graphs.is_plain else settle(graphs, backend), backend, style)
     graphs, bind = lowering.graphs, lowering.emission.bind
     is_compiled = style == "compiled"
     cuts = find_cuts(

@@ -34,7 +34,7 @@ def write_into_place(writer: Writer, node: Node) -> str | None:
         operands = operands[::-1]
     arguments = [writer.operand_in_tensor_dtype(node, o)[0] for o in operands]
     name = writer.emission.bind(f"{node.op.name}_to", kernel)
-    return f"{name}({', '.join(arguments)}, out={writer.places[node]})"
+    return f"{name}({', '.join(arguments)}, out={writer.into[node]})"
 
 
 def is_held(writer: Writer, node: Node, user: Node) -> bool:

@@ -287,7 +287,7 @@ def _apply_to_list(
     emitted = find_rule(specialization, backend, first_gradient, None, values)
     if emitted is None or emitted.is_random:
         return None
-    if specialization.code.forms[False].facts or specialization.rule.shards is not None:
+    if specialization.code.findings[False].facts or specialization.rule.shards is not None:
         return None
     refuse_lacking(emitted.lacking, dtype_name(first_gradient.dtype))
     key = ("many", backend.name, in_place)

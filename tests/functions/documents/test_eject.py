@@ -334,7 +334,7 @@ def test_a_file_has_the_numbers_that_a_function_has_by_default(
 ) -> None:
     q = xg.estimators.swish_sign
     # Other tests have called it with a tensor for beta.
-    monkeypatch.setattr(q.captures.forms, "variants", {})
+    monkeypatch.setattr(q.captures.findings, "variants", {})
     monkeypatch.setattr(q.entries, "known", {})
     monkeypatch.setattr(q.entries, "checked", {})
     q(X)

@@ -32,7 +32,7 @@ import torch
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.functions.arguments import Layout, flatten
 from multigrad.core.functions.capture_errors import NotCaptured
-from multigrad.core.functions.facts import first_tensor, gather_facts, places_of
+from multigrad.core.functions.facts import first_tensor, gather_facts, leaf_of_each
 from multigrad.core.functions.function import FunctionBase
 from multigrad.core.functions.recipe import Variant
 from multigrad.core.ir.op import T
@@ -182,7 +182,7 @@ def find_variant(
     tensors = [i for i, leaf in enumerate(leaves) if is_tensor(leaf)]
 
     def tell(needed: frozenset[str]) -> dict[str, Any]:
-        places = [*places_of(needed, layout, first_tensor(layout))]
+        places = [*leaf_of_each(needed, layout, first_tensor(layout))]
         sized = {i for _, kind, i in places if kind == "shape"}
         if any(kind == "param" and i is not None and is_open(leaves[i]) for _, kind, i in places):
             raise Answered(More(values=True))

@@ -60,7 +60,7 @@ class ReferenceFunction:
             self._large_backward = by_blocks(backward) if emitted.backward.elementwise else backward
         self._push = namespace.get("push")
         prepare = namespace.get("prepare")
-        self._prepare = nothing if prepare is None else remembering(prepare, emitted)
+        self._prepare = no_constants if prepare is None else remembering(prepare, emitted)
         # Whether nothing is computed before backward.
         self._is_idle = self.forward is self.keep is prepare is None
         # Positions: of inputs whose shape backward takes, and of params that forward reads.
@@ -172,7 +172,7 @@ class ReferenceFunction:
         return self._gradients(backward(*cotangents, *residuals), cotangents)
 
 
-def nothing(inputs: Sequence[Array], values: tuple[Any, ...]) -> tuple[Array, ...]:
+def no_constants(inputs: Sequence[Array], values: tuple[Any, ...]) -> tuple[Array, ...]:
     return ()
 
 

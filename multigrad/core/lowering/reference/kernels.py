@@ -38,6 +38,9 @@ ndarray, sqrt = np.ndarray, np.sqrt
 SMALL, BIG = 1e-30, 1e30  # well within the range of float32
 BLOCK = 1 << 17  # elements
 MANY = 1 << 21  # elements from which blocks pay
+LIMITED = 4096  # elements from which one np.clip, which is vectorized, wins over two other calls
+ROW = 4096  # elements whose squares are summed in the dtype itself
+NATIVE = frozenset(map(np.dtype, ("float32", "float64")))
 NUMBERS = (float, int, bool)
 INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}  # by itemsize
 
@@ -119,7 +122,6 @@ def choose_bits(node: Node) -> Node | None:
 CLIP = kernel("numpy.clip", "x low high", lambda x, low, high: elementwise(x))
 MAXIMUM = kernel("numpy.maximum", "x low", lambda x, low: elementwise(x))
 MINIMUM = kernel("numpy.minimum", "x high", lambda x, high: elementwise(x))
-LIMITED = 4096  # elements from which one np.clip, which is vectorized, wins over two other calls
 
 
 def clip(x: Array, low: Any, high: Any, out: Array | None = None) -> Array:
@@ -170,9 +172,7 @@ def limit_by_numbers(node: Node) -> Node | None:
 BY_NUMBERS = {ops.CLIP: CLIP, ops.MAXIMUM: MAXIMUM, ops.MINIMUM: MINIMUM, ops.RELU: MAXIMUM}
 NORM = kernel("numpy.norm", "x", lambda x: Type("tensor", x.dtype))
 NORM_NUMBER = kernel("numpy.norm_number", "x", lambda x: FLOAT_SCALAR)
-ROW = 4096  # elements whose squares are summed in the dtype itself
 plain_norm = ops.NORM.numpy
-NATIVE = frozenset(map(np.dtype, ("float32", "float64")))
 
 
 def norm(x: Array) -> Array:

@@ -17,7 +17,7 @@ from ....core import ops
 from ....core.backend.values import owner_of
 from ....core.functions.arguments import Layout
 from ....core.functions.captures import Captures
-from ....core.functions.facts import first_tensor, gather_facts, places_of
+from ....core.functions.facts import first_tensor, gather_facts, leaf_of_each
 from ....core.functions.recipe import INDEXED, Recipe, Variant
 from ....core.ir.graph import Node
 from ....core.ir.op import FLOATS, dtype_name
@@ -150,7 +150,7 @@ def find_lengths(
     open, as does a batch in TensorFlow; None for symbols whose shapes a capture can fix.
     """
     shapes: dict[str, Any] = {}
-    for fact, kind, index in places_of(sorted(needed), layout, first_tensor(layout)):
+    for fact, kind, index in leaf_of_each(sorted(needed), layout, first_tensor(layout)):
         shapes[fact] = None
         if kind == "shape" and index is not None:
             shapes[fact] = _lengths_of(leaves[index], unknown)

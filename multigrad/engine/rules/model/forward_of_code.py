@@ -147,7 +147,7 @@ class CapturesUnderCode(RuleCaptures):
 
     @property
     def facts(self) -> frozenset[str]:
-        return self.forms.facts | self.asked | self.forward.reads
+        return self.findings.facts | self.asked | self.forward.reads
 
     def for_facts(
         self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
@@ -163,7 +163,7 @@ class CapturesUnderCode(RuleCaptures):
             raise
         if leaves and not isinstance(leaves[0], Value):
             forward.prove(leaves[0])
-        alone = (self.asked | forward.reads) - self.forms.facts
+        alone = (self.asked | forward.reads) - self.findings.facts
         variant = self.known(layout, {k: v for k, v in facts.items() if k not in alone}, leaves)
         form = self.alone(variant)
         key = (id(graph), form.layout.key, items_key(form.facts))  # the form keeps the graph
