@@ -26,6 +26,11 @@ class NotCaptured(Exception):
         self.error.__cause__ = error.__cause__
         self.kinds = frozenset(kinds)
 
+    def with_cause(self) -> TraceError:
+        """Return the error, to be raised with what this one was raised from as its cause."""
+        self.error.__cause__ = self.__cause__
+        return self.error
+
 
 def defined_at(functions: Iterable[object]) -> Location | None:
     for function in functions:

@@ -313,8 +313,7 @@ class Entries:
         try:  # a compiler that traces the code around this call would read on in the capture
             return capture() if opaque is None else opaque(capture)()
         except NotCaptured as error:
-            error.error.__cause__ = error.__cause__
-            why = self.recipe.give_up(error.error)
+            why = self.recipe.give_up(error.with_cause())
             # Kept without the cause, whose traceback would keep the call's tensors alive.
             return native_entry(self, layout.without_objects(), backend, why, error.error.to_keep())
         except Exception as error:

@@ -199,6 +199,7 @@ def _are_same(a: Any, b: Any) -> bool:
 PACKAGE = Path(__file__).parents[2]
 FILE = Path(__file__).with_name("shipped.txt")
 FOLDERS = ("core/rules/library", "engine/rules/peers.py", "engine/rules/peer_rows.py", "estimators")
+_OWN_PATHS = tuple(str(PACKAGE / each) for each in FOLDERS)
 
 
 def is_shipped(recipe: Recipe, variant: Variant) -> bool:
@@ -216,7 +217,7 @@ def own_code(recipe: Recipe) -> CodeType | None:
 
 
 def is_of_library(code: CodeType) -> bool:
-    return code.co_filename.startswith(_FOLDERS)
+    return code.co_filename.startswith(_OWN_PATHS)
 
 
 def digest_of(variant: Variant) -> str:
@@ -259,6 +260,3 @@ def read_rows(text: str) -> dict[str, tuple[str, dict[str, list[str]]]]:
         else:
             rows[name] = (digests[0], proven := {})
     return rows
-
-
-_FOLDERS = tuple(str(PACKAGE / each) for each in FOLDERS)

@@ -46,7 +46,8 @@ class FunctionGraph:
             are run-time numbers, and there is a key if one of the graphs draws random numbers.
         first_order: the author's promise that nobody differentiates the backward, so that floats
             computed in forward may be kept.
-        second_order: whether the backward may be differentiated.
+        second_order: whether the backward has a derivative. `is_once` is true also of loops,
+            through which none is taken.
         lost: functions with a gradient of their own that were replaced by their ops, on a path that
             a derivative of the backward would take; if there are any, there is no second order.
         keeps_output: the author keeps outputs for backward; a derivative of the backward passes
@@ -139,11 +140,6 @@ class FunctionGraph:
         if not self.second_order or "values" not in self.backward.loops:
             return not self.second_order
         return any(n.op.loop == "values" and is_float(n.type) for n in self.backward.nodes)
-
-    @property
-    def is_differentiable(self) -> bool:
-        """Whether a derivative of the backward may be taken."""
-        return self.second_order and not self.first_order
 
     @property
     def is_derivative(self) -> bool:

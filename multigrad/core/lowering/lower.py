@@ -234,7 +234,8 @@ def lower_graphs(graphs: FunctionGraph, backend: Backend, *, style: Style = "fas
             a compiler reads it as it is attached: then it also keeps what loops give, of which the
             compiler takes no derivative.
     """
-    is_plain = graphs.is_plain and graphs.is_differentiable
+    # Emitted code has to refuse a second derivative that there is not, or that was promised away.
+    is_plain = graphs.is_plain and graphs.second_order and not graphs.first_order
     return (lower_plain if is_plain else lower_any)(graphs, backend, style=style)
 
 

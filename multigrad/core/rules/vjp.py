@@ -30,9 +30,8 @@ from .activation_function import put_under
 from .signature import refuse_class
 
 Pullback = Callable[[Any], tuple[Any, ...]]
+PullLeaves = Callable[[list[Any]], list[Any]]  # from cotangents to gradients, both flat
 ARRAYS = frozenset({np.ndarray})
-MOST_KEPT = 1024  # calls of one Function
-PULLS = "pulls"  # among what a Function keeps of its calls
 COTANGENT = "vjp's pullback got a cotangent"
 
 
@@ -66,9 +65,9 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
     """
     # A second call on NumPy arrays of the same dtypes needs none of the checks below.
     if inputs and ARRAYS.issuperset(map(type, inputs)):
-        cached = _as_before(f, inputs)
-        if cached is not None:
-            return cached
+        result = _run_as_before(f, inputs)
+        if result is not None:
+            return result
     return _vjp_anew(f, inputs)
 
 
@@ -90,18 +89,40 @@ def _vjp_anew(f: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[Any, Pull
     return optree.tree_unflatten(nesting, flat), _pullback(pull_leaves, shapes, tree)
 
 
-def _as_before(f: Any, arrays: tuple[Any, ...]) -> tuple[Any, Pullback] | None:
-    values: tuple[Any, ...] = ()
-    if isinstance(f, Activation):
-        f, values, _ = function_in_force(f, load_backend("numpy"))
-    elif not isinstance(f, FunctionBase):
+def _shape_of(x: Any) -> tuple[int, ...] | None:
+    if isinstance(x, bool | int | float):
+        return ()
+    try:
+        shape = tuple(x.shape)
+    except (AttributeError, TypeError, ValueError):  # TensorFlow's of an unknown rank
         return None
-    key = (PULLS, *[x.dtype for x in arrays], *map(type, values))
-    entry = f.entries.known.get(key)
-    result = None if entry is None else entry.run((*arrays, *values), FREE)
-    if result is None:
-        f.entries.known.pop(key, None)
-    return result
+    return shape if all(type(length) is int for length in shape) else None
+
+
+def _pullback(pull: PullLeaves, shapes: Sequence[tuple[int, ...] | None], tree: Any) -> Pullback:
+
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        try:
+            flat = optree.tree_leaves(cotangent, none_is_leaf=True)
+            if len(flat) != len(shapes):
+                raise GradientError(
+                    f"vjp's pullback got {len(flat)} cotangents for {len(shapes)} outputs; pass "
+                    "them nested like the outputs, None for zero"
+                )
+            for each, shape in zip(flat, shapes, strict=True):
+                actual = None if each is None else _shape_of(each)
+                if actual is not None and shape is not None and actual != shape:
+                    raise GradientError(
+                        f"vjp's pullback got a cotangent of shape {actual} for an output of shape "
+                        f"{shape}; expected the same shape"
+                    )
+            args, _ = optree.tree_unflatten(tree, pull(flat))
+            return tuple(args)
+        except Exception as error:
+            shorten(error)
+            raise
+
+    return pullback
 
 
 def open_inputs(
@@ -141,7 +162,7 @@ def vjp_leaves(
     tree: Any,
     backend: Backend,
     vjp: Callable[..., Any] | None = None,
-) -> tuple[list[Any], Any, Callable[[list[Any]], list[Any]]]:
+) -> tuple[list[Any], Any, PullLeaves]:
     """Return the outputs of f as a flat list, their nesting, and the map from their cotangents to
     one gradient per leaf.
 
@@ -160,44 +181,6 @@ def vjp_leaves(
 
 
 vjp_by_framework = of_engine(__name__, "vjp_by_framework", "a derivative that a framework takes")
-
-
-def _shape_of(x: Any) -> tuple[int, ...] | None:
-    if isinstance(x, bool | int | float):
-        return ()
-    try:
-        shape = tuple(x.shape)
-    except (AttributeError, TypeError, ValueError):  # TensorFlow's of an unknown rank
-        return None
-    return shape if all(type(length) is int for length in shape) else None
-
-
-def _pullback(
-    pull: Callable[[list[Any]], list[Any]], shapes: Sequence[tuple[int, ...] | None], tree: Any
-) -> Pullback:
-
-    def pullback(cotangent: Any) -> tuple[Any, ...]:
-        try:
-            flat = optree.tree_leaves(cotangent, none_is_leaf=True)
-            if len(flat) != len(shapes):
-                raise GradientError(
-                    f"vjp's pullback got {len(flat)} cotangents for {len(shapes)} outputs; pass "
-                    "them nested like the outputs, None for zero"
-                )
-            for each, shape in zip(flat, shapes, strict=True):
-                actual = None if each is None else _shape_of(each)
-                if actual is not None and shape is not None and actual != shape:
-                    raise GradientError(
-                        f"vjp's pullback got a cotangent of shape {actual} for an output of shape "
-                        f"{shape}; expected the same shape"
-                    )
-            args, _ = optree.tree_unflatten(tree, pull(flat))
-            return tuple(args)
-        except Exception as error:
-            shorten(error)
-            raise
-
-    return pullback
 
 
 def as_function(
@@ -236,20 +219,18 @@ def _of_function(
     leaves: Sequence[Any],
     draws: KeySource,
     backend: Backend,
-) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
+) -> tuple[Any, PullLeaves]:
     if function.entries.runs_as_written(layout):
         return vjp_as_written(function, layout, leaves, backend, None)
     try:
-        variant, is_written = _form(function, layout, leaves, backend)
+        variant, is_written = _variant_of_call(function, layout, leaves, backend)
     except NotCaptured as error:
-        error.error.__cause__ = error.__cause__
+        refusal = error.with_cause()
         if function.recipe.is_derived:
-            raise error.error from error.__cause__
-        explanation = function.recipe.give_up(error.error)
-        return vjp_as_written(function, layout, leaves, backend, explanation)
+            raise refusal from error.__cause__
+        return vjp_as_written(function, layout, leaves, backend, function.recipe.give_up(refusal))
     if is_written:
         return vjp_as_written(function, layout, leaves, backend, None)
-    graphs = variant.graphs
     arguments = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
     native = function.entries.lowered(variant, backend).native
     try:
@@ -257,32 +238,42 @@ def _of_function(
     except IndexError:
         explain_places(function.recipe.subject, variant, backend, leaves)
         raise
-    is_single = len(graphs.cotangents) == 1
-    # Such a call depends on nothing but the arrays' dtypes and what the code reads, so the next one
-    # may skip the checks.
     if not function.defaults and flatten(tuple(leaves), {})[1] == layout.tree:
         _keep(function, variant, layout, leaves, native)
+    outputs = assemble(variant, (output,) if len(variant.graphs.cotangents) == 1 else output)
+    return outputs, _pull_of(variant, layout, leaves, outputs, pull_arrays, backend)
+
+
+def _pull_of(
+    variant: Variant,
+    layout: Layout,
+    leaves: Sequence[Any],
+    outputs: Any,
+    pull_arrays: Callable[[Any], Any],
+    backend: Backend,
+) -> PullLeaves:
+    # From cotangents of all outputs to gradients of all leaves; `pull_arrays` has those of tensors.
+    flat_outputs = optree.tree_leaves(outputs, none_is_leaf=True)
     positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]
+    is_single, takes_one = len(variant.graphs.cotangents) == 1, len(variant.graphs.inputs) == 1
 
     def pull(cotangents: list[Any]) -> list[Any]:
         pairs = [(flat_outputs[i], cotangents[i]) for i in positions]
         upstream = [as_that_of(y, c, backend, COTANGENT) for y, c in pairs]
         tensor_gradients = pull_arrays(upstream[0] if is_single else tuple(upstream))
-        tensor_gradients = (tensor_gradients,) if len(graphs.inputs) == 1 else tensor_gradients
+        tensor_gradients = (tensor_gradients,) if takes_one else tensor_gradients
         gradients: list[Any] = [None] * len(leaves)
         for i, gradient in zip(layout.indices("tensor"), tensor_gradients, strict=True):
             gradients[i] = zeros_if_none(gradient, leaves[i], layout.leaves[i].is_float, backend)
         return gradients
 
-    outputs = assemble(variant, (output,) if is_single else output)
-    flat_outputs = optree.tree_leaves(outputs, none_is_leaf=True)
-    return outputs, pull
+    return pull
 
 
-def _form(
+def _variant_of_call(
     function: FunctionBase, layout: Layout, leaves: Sequence[Any], backend: Backend
 ) -> tuple[Variant, bool]:
-    """Return what a call was captured to, and whether it runs as written instead."""
+    """Return the variant of a call, and whether it runs as written instead."""
     if not any(map(is_read, function.captures.facts)):
         variant = function.captures.for_call(layout, leaves)
         if variant.is_whole:
@@ -299,63 +290,6 @@ def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Seq
     """Raise which index lies outside, if that made a call fail; a rule has no indices."""
 
 
-def _keep(
-    function: FunctionBase,
-    variant: Variant,
-    layout: Layout,
-    leaves: Sequence[Any],
-    native: Any,
-) -> None:
-    arrays = [leaf for leaf in leaves if type(leaf) in ARRAYS]
-    count = len(arrays)
-    order = (*layout.indices("tensor"), *layout.indices("number"))
-    # Kept only if nothing but the arrays' dtypes decides how the call runs.
-    if (
-        variant.graphs.is_random
-        or variant.assumed
-        or variant.updates
-        or variant.numbers
-        or not variant.outputs.is_leaf()
-        or order != tuple(range(len(leaves)))
-        or not all(leaf.is_float for leaf in layout.leaves[:count])
-        or len(variant.graphs.inputs) != count
-    ):
-        return
-
-    def run(leaves: Sequence[Any], draws: KeySource) -> tuple[Any, Pullback]:
-        output, pull_array = native.vjp(*leaves)
-        shape, dtype, arrays = output.shape, output.dtype, leaves[:count]
-
-        def pull(cotangents: list[Any]) -> list[Any]:
-            upstream = cotangents[0]
-            if getattr(upstream, "dtype", None) != dtype:
-                like = np.empty(0, dtype)
-                upstream = as_that_of(like, upstream, load_backend("numpy"), COTANGENT)
-            gradients = pull_array(upstream)
-            pairs = zip((gradients,) if count == 1 else gradients, arrays, strict=True)
-            return [np.zeros_like(x) if gradient is None else gradient for gradient, x in pairs]
-
-        def pullback(cotangent: Any) -> tuple[Any, ...]:
-            if type(cotangent) in ARRAYS and cotangent.shape == shape:
-                return tuple(pull([cotangent]))
-            return _pullback(pull, [shape], flatten(tuple(arrays), {})[1])(cotangent)
-
-        return output, pullback
-
-    dtypes = [leaf.dtype for leaf in arrays]
-    key = (PULLS, *dtypes, *map(type, leaves[count:]))
-    is_open = variant.has_index or not function.captures.facts <= {"dtype"}
-    entry = entry_of(function, variant, run) if is_open else Entry(run)
-    if entry is not None:
-        build_once(function.entries.known, key, lambda: entry, MOST_KEPT)
-
-
-@provided
-def entry_of(function: FunctionBase, variant: Variant, run: Run) -> Entry | None:
-    """Return an entry for calls whose arrays have the same dtypes; None: each is looked up."""
-    return None
-
-
 as_derived = of_engine(__name__, "as_derived", "the derivative of code on NumPy")
 
 
@@ -366,7 +300,7 @@ def vjp_as_written(
     leaves: Sequence[Any],
     backend: Backend,
     error: TraceError | None,
-) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
+) -> tuple[Any, PullLeaves]:
     """Run a Function as its author wrote it; return its outputs and the map from cotangents."""
     reason = f"{error}; it" if error is not None else function.recipe.subject
     raise UnsupportedOp(f"{reason} runs as written, which {NEEDS_ENGINE}")
@@ -420,3 +354,88 @@ def zeros_if_none(gradient: Any, like: Tensor, is_float: bool, backend: Backend)
     if gradient is not None or not is_float:
         return gradient
     return backend.tensors.from_numpy(np.zeros_like(backend.tensors.to_numpy(like)))
+
+
+# --- calls on NumPy arrays of the same dtypes as before, which skip the checks --------------------
+# They depend on nothing but the dtypes and what the code reads, which their entry compares.
+MOST_KEPT = 1024  # calls of one Function
+PULLS = "pulls"  # among what a Function keeps of its calls
+
+
+def _run_as_before(f: Any, arrays: tuple[Any, ...]) -> tuple[Any, Pullback] | None:
+    """Return the output and the pullback of a call that `_keep` knows; None: it knows none."""
+    values: tuple[Any, ...] = ()
+    if isinstance(f, Activation):
+        f, values, _ = function_in_force(f, load_backend("numpy"))
+    elif not isinstance(f, FunctionBase):
+        return None
+    key = (PULLS, *[x.dtype for x in arrays], *map(type, values))
+    entry = f.entries.known.get(key)
+    result = None if entry is None else entry.run((*arrays, *values), FREE)
+    if result is None:
+        f.entries.known.pop(key, None)
+    return result
+
+
+def _keep(
+    function: FunctionBase,
+    variant: Variant,
+    layout: Layout,
+    leaves: Sequence[Any],
+    native: Any,
+) -> None:
+    """Keep how a call ran for the next calls of the same dtypes."""
+    arrays = [leaf for leaf in leaves if type(leaf) in ARRAYS]
+    count = len(arrays)
+    order = (*layout.indices("tensor"), *layout.indices("number"))
+    # Kept only if nothing but the arrays' dtypes decides how the call runs.
+    if (
+        variant.graphs.is_random
+        or variant.assumed
+        or variant.updates
+        or variant.numbers
+        or not variant.outputs.is_leaf()
+        or order != tuple(range(len(leaves)))
+        or not all(leaf.is_float for leaf in layout.leaves[:count])
+        or len(variant.graphs.inputs) != count
+    ):
+        return
+
+    run = _runner(native, count)
+    key = (PULLS, *[leaf.dtype for leaf in arrays], *map(type, leaves[count:]))
+    is_open = variant.has_index or not function.captures.facts <= {"dtype"}
+    entry = entry_of(function, variant, run) if is_open else Entry(run)
+    if entry is not None:
+        build_once(function.entries.known, key, lambda: entry, MOST_KEPT)
+
+
+def _runner(native: Any, count: int) -> Run:
+    """Return what runs a lowered function of `count` arrays and some numbers."""
+
+    def run(leaves: Sequence[Any], draws: KeySource) -> tuple[Any, Pullback]:
+        output, pull_array = native.vjp(*leaves)
+        shape, dtype, arrays = output.shape, output.dtype, leaves[:count]
+
+        def pull(cotangents: list[Any]) -> list[Any]:
+            upstream = cotangents[0]
+            if getattr(upstream, "dtype", None) != dtype:
+                like = np.empty(0, dtype)
+                upstream = as_that_of(like, upstream, load_backend("numpy"), COTANGENT)
+            gradients = pull_array(upstream)
+            pairs = zip((gradients,) if count == 1 else gradients, arrays, strict=True)
+            return [np.zeros_like(x) if gradient is None else gradient for gradient, x in pairs]
+
+        def pullback(cotangent: Any) -> tuple[Any, ...]:
+            if type(cotangent) in ARRAYS and cotangent.shape == shape:
+                return tuple(pull([cotangent]))
+            return _pullback(pull, [shape], flatten(tuple(arrays), {})[1])(cotangent)
+
+        return output, pullback
+
+    return run
+
+
+@provided
+def entry_of(function: FunctionBase, variant: Variant, run: Run) -> Entry | None:
+    """Return an entry for calls whose arrays have the same dtypes; None: each is looked up."""
+    return None

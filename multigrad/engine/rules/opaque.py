@@ -437,8 +437,7 @@ def find_variant(function: FunctionBase, layout: Layout, leaves: Sequence[Any]) 
     try:
         return decide_call(function.entries, ELSEWHERE, layout, leaves).variant
     except NotCaptured as error:
-        error.error.__cause__ = error.__cause__
-        function.recipe.give_up(error.error)
+        function.recipe.give_up(error.with_cause())
         return None
 
 
