@@ -168,7 +168,9 @@ def captured_graph(bound_rule: RuleInForce) -> Graph:
         return graph_of(bound_rule)
     except NeedsConcrete as need:
         scope = f"one graph per {', '.join(need.facts)} of its input"
-        graph, label = bound_rule.specialization.latest_graph(), "the last"
+        captures, label = bound_rule.specialization.captures[True], "the last"
+        latest = next(reversed(captures.variants.values()), None)
+        graph = None if latest is None else captures.alone(latest).graphs.backward
         # A graph without tin is that for gradients of params, which is not what is asked for.
         if graph is None or graph.input("tin") is None:
             graph, facts = likely_graph(bound_rule, True)

@@ -59,7 +59,7 @@ DOOR = {"multigrad.backend"}
 # register a rule loads nothing that captures one; and of backends, rules on models make Functions,
 # which need the backend, and most programs have none.
 LATE = {
-    *(f"multigrad.core.rules.{name}" for name in ("activation", "registry", "rule")),
+    *(f"multigrad.core.rules.{name}" for name in ("activation", "resolution", "rule")),
     "multigrad.core.backend.contract",
     "multigrad.core.lowering.reference.backend",
     *("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", "multigrad_tensorflow.engine"),

@@ -17,7 +17,7 @@ import numpy as np
 
 from multigrad.core import ops
 from multigrad.core.ir.op import BOOL, FLOATS, INT32, INT64, SMALL, WHOLE, T
-from multigrad.core.ir.questions import pardoned
+from multigrad.core.ir.questions import count, forget
 from multigrad.core.trace.coercion import lift_array
 from multigrad.core.trace.trace import Value, cast, constant
 from multigrad.core.trace.xp import all as xp
@@ -139,11 +139,13 @@ class ImportScope:
         """Return a length of the jaxpr: a number, or a value computed from open lengths."""
         if isinstance(dimension, int | np.integer):
             return int(dimension)
+        since = count()
         try:
-            with pardoned():  # jax compares factors with 1, and goes on if it cannot
-                return dimension._evaluate(dict(self.lengths))
+            length = dimension._evaluate(dict(self.lengths))
         except Exception as error:
             raise Unknown(f"the length {dimension}") from error
+        forget(since)  # jax compares factors with 1, and goes on if it cannot
+        return length
 
     def dtype_name(self, dtype: Any) -> str:
         name: str = np.dtype(dtype).name

@@ -35,15 +35,6 @@ def forget(since: int) -> None:
 
 
 @contextmanager
-def pardoned() -> Iterator[None]:
-    """Forget what a library asks in this block, and can do without."""
-    since = count()
-    # Not in a `finally`: a question that leaves the block stays noted.
-    yield
-    forget(since)
-
-
-@contextmanager
 def asking() -> Iterator[None]:
     """Note what symbols are asked in this block, and raise the first unanswered question.
 

@@ -281,7 +281,7 @@ class Activation:
             return entry.run((x, *in_force.values), draws)
         else:  # one that is met again
             function = entry.bound(x, in_force.values, draws)
-        self._latest = RememberedCall(in_force, type(x), x.dtype, function, entry, call)
+        self._latest = RememberedCall(in_force, type(x), x.dtype, function, entry=entry, call=call)
         return function(x)
 
     def _look_up_anew(
@@ -338,7 +338,7 @@ class Activation:
             function = run
         else:
             return None
-        latest = RememberedCall(in_force, type(x), x.dtype, function, entry, call)
+        latest = RememberedCall(in_force, type(x), x.dtype, function, entry=entry, call=call)
         self._latest = latest
         return latest
 

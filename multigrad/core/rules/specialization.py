@@ -10,7 +10,7 @@ captured. The last section is `RuleCode`: what has been made of it.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -18,7 +18,6 @@ from ...errors import TraceError
 from ..functions.capture_errors import NotCaptured, warn_native
 from ..functions.recipe import Findings, Variant
 from ..ir.graph import Graph
-from ..passes.facts import LIBRARY
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.params import Range
 from ..support.threads import SERIALS
@@ -80,12 +79,6 @@ class Specialization:
         return f"rule {self.rule.name!r}"
 
     # --- its numbers: `values` are those of `runtime`, in that order ------------------------------
-    def passed_last_check(self, values: Sequence[Any]) -> bool:
-        """Return whether these values are those that passed the last check."""
-        pairs = zip(self.checked_values, values, strict=False)
-        matches = [a is b or (type(a) is type(b) is float and a == b) for a, b in pairs]
-        return len(self.checked_values) == len(values) and all(matches)
-
     def check_numbers(self, values: tuple[Any, ...]) -> None:
         """Check values against their ranges, unless they passed the last check.
 
@@ -149,19 +142,6 @@ class Specialization:
             raise NeedsConcrete(*sorted(missing), noted=False) from need
         except NotCaptured as error:
             raise error.error from error.__cause__
-
-    def latest_graph(self) -> Graph | None:
-        captures = self.captures[True]
-        variant = next(reversed(captures.variants.values()), None)
-        return None if variant is None else captures.alone(variant).graphs.backward
-
-    def without_call(self, facts: Container[str]) -> dict[str, str]:
-        """Return the facts that a call would tell, as far as they are known without one: the
-        library, if all calls so far had the same.
-        """
-        libraries = self.code.libraries
-        name = next(iter(libraries)) if len(libraries) == 1 else ""
-        return {LIBRARY: name} if LIBRARY in facts else {}
 
     # --- the rule as written, where it cannot be captured -----------------------------------------
     def give_up(self, error: TraceError) -> None:

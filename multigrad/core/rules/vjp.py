@@ -241,7 +241,9 @@ def _of_function(
     if not function.defaults and flatten(tuple(leaves), {})[1] == layout.tree:
         _keep(function, variant, layout, leaves, native)
     outputs = assemble(variant, (output,) if len(variant.graphs.cotangents) == 1 else output)
-    return outputs, _pull_of(variant, layout, leaves, outputs, pull_arrays, backend)
+    return outputs, _pull_of(
+        variant, layout, leaves, outputs, pull_arrays=pull_arrays, backend=backend
+    )
 
 
 def _pull_of(

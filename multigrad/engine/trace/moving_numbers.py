@@ -219,11 +219,17 @@ def hand_along(
 def check_present(in_force: RuleInForce, values: Sequence[Any]) -> None:
     try:
         # A step may have checked those already.
-        if not in_force.specialization.passed_last_check(values):
+        if not _are_same(in_force.specialization.checked_values, values):
             check_ranges(in_force, values)
     except RuleValueError as error:
         moving = (value for value in in_force.values if isinstance(value, Moving))
         raise RuleValueError(f"{error} ({', '.join(each.where() for each in moving)})") from None
+
+
+def _are_same(checked: Sequence[Any], values: Sequence[Any]) -> bool:
+    pairs = zip(checked, values, strict=False)
+    matches = [a is b or (type(a) is type(b) is float and a == b) for a, b in pairs]
+    return len(checked) == len(values) and all(matches)
 
 
 def _is_same(a: Any, b: Any) -> bool:

@@ -9,7 +9,7 @@ shapes for constant indices that may lie outside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -90,6 +90,12 @@ def attribute_of(name: str, value: Tensor) -> bool | None:
 def library_of_leaf(value: Any) -> str:
     owner = owner_of(value)
     return "" if owner is None else owner.name
+
+
+def library_so_far(libraries: Collection[str], facts: Container[str]) -> dict[str, str]:
+    """Return the library of a rule's tensors where it is needed, "" unless all calls had one."""
+    name = next(iter(libraries)) if len(libraries) == 1 else ""
+    return {LIBRARY: name} if LIBRARY in facts else {}
 
 
 def library_of_leaves(layout: Layout, leaves: Sequence[Any]) -> str:

@@ -46,6 +46,7 @@ from ...passes.serialize import (
 )
 from ...support.shards import Shards
 from ...trace.code_trace import CodeTrace
+from ..calls.facts import library_so_far
 from .format import MOST_DOC, check_plain, clean, decode_arrays, seal
 from .functions import FORM_FIELDS, find_fitting
 from .versions import OVER, RULE_FIELDS, from_version_1, rule_form
@@ -402,7 +403,7 @@ def _variants(
         try:
             graph = bound_rule.specialization.graph(has_tin, {**facts, **params, **unknown})
         except NeedsConcrete as need:
-            unknown |= bound_rule.specialization.without_call(need.facts)
+            unknown |= library_so_far(bound_rule.specialization.code.libraries, need.facts)
             fixed.update(_fixed_params(bound_rule, need))
             choices = _choices(bound_rule, need, has_tin)
             queue = [{**facts, **choice} for choice in choices] + queue

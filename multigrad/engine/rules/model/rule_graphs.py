@@ -11,6 +11,7 @@ from ....core.ir.graph import Graph
 from ....core.rules.rule_in_force import RuleInForce
 from ....core.trace.trace import NeedsConcrete
 from ....errors import TraceError
+from ...functions.calls.facts import library_so_far
 from ...trace.moving_numbers import read_number
 
 LIKELY = {"device_type": "cpu", "dtype": "float32", "ndim": 2, "shape": (2, 3)}
@@ -41,7 +42,7 @@ def _find_graph(
         try:
             return specialization.graph(has_tin, facts), facts
         except NeedsConcrete as need:
-            facts |= specialization.without_call(need.facts)
+            facts |= library_so_far(specialization.code.libraries, need.facts)
             for fact in set(need.facts) - facts.keys():
                 facts[fact] = read_number(known.get(fact))
                 if facts[fact] is None:
