@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.functions.capture_errors import NotCaptured
+from ..core.functions.recipe import NotCaptured
 from ..core.ir.op import dtype_name
 from ..engine.backend.features import Kept
 from ..engine.functions.calls.arguments import replace_at

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.backend.discovery import load_backend
-from ..core.functions.capture_errors import defined_at
+from ..core.functions.recipe import defined_at
 from ..core.rules.signature import name_of
 from ..engine.capture.user_code.inspection import mentioned
 from ..engine.capture.user_code.snapshot import functions_of

@@ -52,14 +52,12 @@ provide("multigrad", {
     "core.functions.recipe": {
         "engine.capture.user_code.libraries": "library_of",
         "engine.functions.calls.arguments": "read_layout",
+        "engine.functions.calls.as_written": "warn_native warn_disproved",
     },
     "core.functions.captures": {
         "engine.functions.code_proof": "capture_code prove_code read_otherwise",
         "engine.functions.calls.facts": "asks_more",
         "engine.functions.proof.memory": "as_placed",
-    },
-    "core.functions.capture_errors": {
-        "engine.functions.calls.as_written": "warn_native warn_disproved"
     },
     # calls of it: as written, of numbers that it reads, with what it assumes
     "core.functions.facts": {

@@ -29,8 +29,8 @@ from keras.src.backend import compute_output_spec, get_keras_mask, set_keras_mas
 from ..core.backend.contract import Backend
 from ..core.backend.values import owner_of
 from ..core.functions.arguments import flatten
-from ..core.functions.capture_errors import NotCaptured
 from ..core.functions.facts import shape_key
+from ..core.functions.recipe import NotCaptured
 from ..core.ir.op import dtype_name
 from ..core.lowering.checks import find_lacking
 from ..core.ops.numerics import as_numpy_dtype

@@ -17,8 +17,7 @@ from ..core import ops
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import load_backend
 from ..core.functions.arguments import flatten
-from ..core.functions.capture_errors import NotCaptured
-from ..core.functions.recipe import Variant
+from ..core.functions.recipe import NotCaptured, Variant
 from ..core.ir.graph import every_node
 from ..core.support.records import cached_property
 from ..core.support.trees import optree

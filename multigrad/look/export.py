@@ -19,8 +19,7 @@ from ..core.backend.contract import Backend
 from ..core.backend.discovery import load_backend
 from ..core.backend.values import owner_of
 from ..core.functions.arguments import flatten
-from ..core.functions.capture_errors import NotCaptured
-from ..core.functions.recipe import Variant
+from ..core.functions.recipe import NotCaptured, Variant
 from ..core.rules.activation import Activation
 from ..core.rules.vjp import function_in_force
 from ..core.support.trees import optree

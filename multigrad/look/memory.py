@@ -19,8 +19,7 @@ import numpy as np
 
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import in_use, load_backend
-from ..core.functions.capture_errors import NotCaptured
-from ..core.functions.recipe import Variant
+from ..core.functions.recipe import NotCaptured, Variant
 from ..core.ir.graph import Node
 from ..core.ir.op import BOOL, FLOATS, WHOLE, T, dtype_name
 from ..core.lowering.function_graph import FunctionGraph

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.backend.contract import Backend
 from ..core.backend.discovery import load_backend
-from ..core.functions.capture_errors import NotCaptured
+from ..core.functions.recipe import NotCaptured
 from ..core.lowering.function_graph import FunctionGraph
 from ..core.rules.activation import Activation
 from ..core.rules.context import use

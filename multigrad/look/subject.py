@@ -22,8 +22,7 @@ from ..core.backend.discovery import (
 )
 from ..core.backend.values import is_float_tensor, owner_of
 from ..core.functions.arguments import Layout, flatten
-from ..core.functions.capture_errors import NotCaptured
-from ..core.functions.recipe import Options
+from ..core.functions.recipe import NotCaptured, Options
 from ..core.ir.op import dtype_name
 from ..core.lowering.forwards import Forward
 from ..core.lowering.function_graph import FunctionGraph

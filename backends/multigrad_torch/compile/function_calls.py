@@ -16,10 +16,9 @@ import torch
 
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.functions.arguments import flatten
-from multigrad.core.functions.capture_errors import NotCaptured
 from multigrad.core.functions.facts import gather_facts
 from multigrad.core.functions.function import FunctionBase, by_identifier
-from multigrad.core.functions.recipe import Variant
+from multigrad.core.functions.recipe import NotCaptured, Variant
 from multigrad.core.lowering.lower import compile_source
 from multigrad.core.rules.activation import Activation
 from multigrad.core.rules.activation_function import put_under

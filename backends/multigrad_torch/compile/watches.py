@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.core.functions.capture_errors import NotCaptured
+from multigrad.core.functions.recipe import NotCaptured
 from multigrad.core.lowering.lower import compile_source
 from multigrad.engine.capture.user_code.inspection import WRAPPED
 from multigrad.engine.capture.user_code.paths import ATOMS, BUFFERS, CONTAINERS, MISSING, is_record

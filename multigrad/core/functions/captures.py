@@ -22,11 +22,10 @@ from ..trace.identity import items_key
 from ..trace.lookups import READ, look_up_all
 from ..trace.trace import NeedsConcrete, Trace
 from .arguments import Layout
-from .capture_errors import NotCaptured, warn_disproved
 from .facts import facts_of_symbols, gather_facts
 from .plain import capture_plain, is_plain
 from .proof import has_same_bits, is_asked, is_shipped
-from .recipe import Findings, Recipe, Variant
+from .recipe import Findings, NotCaptured, Recipe, Variant, warn_disproved
 
 MOST_VARIANTS = 256
 

@@ -21,7 +21,7 @@ from ..support.trees import Tensor
 from ..trace.lookups import is_read, look_up
 from ..trace.trace import NeedsConcrete, Trace, Value, known_shape
 from .arguments import Layout, Leaf
-from .capture_errors import NotCaptured
+from .recipe import NotCaptured
 
 SOME_LENGTH = 3  # where any is right
 Answer = Callable[[str, str, Any], Any]  # to a fact, of a kind, about a leaf

@@ -35,11 +35,10 @@ from ..support.trees import Tensor
 from ..trace.active_rules import FREE, KeySource
 from ..trace.lookups import is_in_force, is_read
 from .arguments import Layout
-from .capture_errors import NotCaptured
 from .captures import Captures
 from .facts import watch
 from .proof import ALL, how_much
-from .recipe import Options, Recipe, Variant
+from .recipe import NotCaptured, Options, Recipe, Variant
 
 Run = Callable[[Sequence[Any], KeySource], Any]
 # For each Function; a table that is full is emptied.

@@ -50,9 +50,8 @@ from ..trace.trace import NeedsConcrete, Trace, Value, constant, known_shape, se
 from ..trace.xp.all import CORE_NAMES
 from ..trace.xp.symbol import Symbol
 from .arguments import Layout, Leaf
-from .capture_errors import NotCaptured, defined_at
 from .proof import is_of_library, own_code
-from .recipe import Recipe, Recorded, Variant
+from .recipe import NotCaptured, Recipe, Recorded, Variant, defined_at
 
 ONE_OUTPUT = optree.tree_structure(0)
 MOST_CODES = 4096  # of rules, whose bytecode was looked at

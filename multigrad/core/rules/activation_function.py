@@ -19,12 +19,12 @@ from ...errors import RuleTypeError, TraceError
 from ..backend.contract import Backend
 from ..backend.discovery import backend_of
 from ..functions.arguments import Layout, Leaf, lay_out_flat
-from ..functions.capture_errors import NotCaptured
 from ..functions.captures import Captures
 from ..functions.function import Entries, FunctionBase
 from ..functions.recipe import (
     ArgumentRules,
     GraphSource,
+    NotCaptured,
     Options,
     Recipe,
     Recorded,

@@ -16,8 +16,8 @@ from .. import ops
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among
 from ..backend.values import in_one_framework
-from ..functions.capture_errors import NotCaptured
 from ..functions.facts import gather_facts
+from ..functions.recipe import NotCaptured
 from ..ir.graph import Graph
 from ..lowering.checks import (
     check_float,

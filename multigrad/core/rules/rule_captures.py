@@ -15,10 +15,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...errors import GradientError, RuleError, TraceError
 from ..backend.contract import Backend
 from ..functions.arguments import Layout, Leaf, lay_out_flat
-from ..functions.capture_errors import NotCaptured
 from ..functions.captures import Captures
 from ..functions.plain import call_plainly
-from ..functions.recipe import KEY, GraphSource, Options, Recipe, Recorded, Variant, library_of
+from ..functions.recipe import (
+    KEY,
+    GraphSource,
+    NotCaptured,
+    Options,
+    Recipe,
+    Recorded,
+    Variant,
+    library_of,
+)
 from ..ir.graph import Graph
 from ..ir.op import dtype_name, is_number
 from ..ir.questions import crossing, note

@@ -15,8 +15,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ...errors import TraceError
-from ..functions.capture_errors import NotCaptured, warn_native
-from ..functions.recipe import Findings, Variant
+from ..functions.recipe import Findings, NotCaptured, Variant, warn_native
 from ..ir.graph import Graph
 from ..support.lazy_modules import NEEDS_ENGINE, provided
 from ..support.params import Range

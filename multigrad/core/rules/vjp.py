@@ -13,9 +13,8 @@ from ..backend.contract import Backend
 from ..backend.discovery import backend_among, entry_points, load_backend, refuse_unusable
 from ..backend.values import in_one_framework, owner_of
 from ..functions.arguments import KNOWN_LEAVES, Layout, flatten
-from ..functions.capture_errors import NotCaptured
 from ..functions.function import Entry, FunctionBase, Run
-from ..functions.recipe import Variant, assemble
+from ..functions.recipe import NotCaptured, Variant, assemble
 from ..ir.op import BOOL, FLOATS, WHOLE, dtype_name
 from ..support.lazy_modules import NEEDS_ENGINE, of_engine, provided
 from ..support.params import R

@@ -15,7 +15,6 @@ import numpy as np
 
 from ...core.backend.contract import Backend
 from ...core.functions.arguments import Layout, flatten
-from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.captures import Captures
 from ...core.functions.facts import (
     SOME_LENGTH,
@@ -25,7 +24,7 @@ from ...core.functions.facts import (
     watch_arguments,
 )
 from ...core.functions.function import EntriesByFacts, Entry, FunctionBase, Run
-from ...core.functions.recipe import Variant
+from ...core.functions.recipe import NotCaptured, Variant
 from ...core.ir.graph import Graph
 from ...core.lowering.function_graph import FunctionGraph
 from ...core.passes.facts import LIBRARY

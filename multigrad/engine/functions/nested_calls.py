@@ -11,9 +11,8 @@ from typing import Any
 
 from ...core import ops
 from ...core.functions.arguments import flatten
-from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.captures import Captures
-from ...core.functions.recipe import Recipe, Variant, assemble
+from ...core.functions.recipe import NotCaptured, Recipe, Variant, assemble
 from ...core.ir.graph import Graph
 from ...core.ir.questions import crossing, note
 from ...core.lowering.derivatives import replay

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from ...core.backend.values import concrete_number
 from ...core.functions.arguments import Layout, Leaf
-from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.facts import first_tensor, leaf_of_each
 from ...core.functions.function import FunctionBase
-from ...core.functions.recipe import Variant
+from ...core.functions.recipe import NotCaptured, Variant
 from ...core.ir.graph import ArrayValue, Graph, format_graph
 from ...core.ir.op import FLOATS, FLOATS_OF_16_BITS, T
 from ...core.lowering.function_graph import FunctionGraph

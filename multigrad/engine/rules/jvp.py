@@ -13,9 +13,8 @@ import numpy as np
 from ...core.backend.contract import Backend
 from ...core.backend.values import is_float_tensor, owner_of
 from ...core.functions.arguments import Layout, flatten
-from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.function import Entry, FunctionBase, Run
-from ...core.functions.recipe import Variant, assemble
+from ...core.functions.recipe import NotCaptured, Variant, assemble
 from ...core.passes.facts import LIBRARY
 from ...core.rules.vjp import (
     COTANGENT,

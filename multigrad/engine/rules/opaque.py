@@ -18,9 +18,16 @@ from ...core.backend.contract import Backend
 from ...core.backend.discovery import backend_of, load_backend
 from ...core.backend.values import owner_of
 from ...core.functions.arguments import Layout, flatten
-from ...core.functions.capture_errors import NotCaptured
 from ...core.functions.function import FunctionBase
-from ...core.functions.recipe import GraphSource, Options, Recipe, Recorded, Variant, assemble
+from ...core.functions.recipe import (
+    GraphSource,
+    NotCaptured,
+    Options,
+    Recipe,
+    Recorded,
+    Variant,
+    assemble,
+)
 from ...core.ir.op import FLOATS, dtype_name
 from ...core.lowering.checks import find_lacking, refuse_lacking
 from ...core.lowering.forwards import Forward

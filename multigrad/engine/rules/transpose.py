@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.functions.capture_errors import NotCaptured
-from ...core.functions.recipe import Options, Recipe, Recorded
+from ...core.functions.recipe import NotCaptured, Options, Recipe, Recorded
 from ...core.ir.graph import Graph, freeze
 from ...core.ir.op import T
 from ...core.lowering.derivatives import find_nonlinear, pullbacks, replay

@@ -31,10 +31,9 @@ import torch
 
 from multigrad.core.backend.discovery import load_backend
 from multigrad.core.functions.arguments import Layout, flatten
-from multigrad.core.functions.capture_errors import NotCaptured
 from multigrad.core.functions.facts import first_tensor, gather_facts, leaf_of_each
 from multigrad.core.functions.function import FunctionBase
-from multigrad.core.functions.recipe import Variant
+from multigrad.core.functions.recipe import NotCaptured, Variant
 from multigrad.core.ir.op import T
 from multigrad.core.lowering.lower import compile_source, lower_graphs
 from multigrad.core.rules.activation import Activation, without_rule

@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.core.functions.capture_errors import NotCaptured
 from multigrad.core.functions.function import FunctionBase
+from multigrad.core.functions.recipe import NotCaptured
 from multigrad.core.rules.activation import Activation, by_key
 from multigrad.core.rules.activation_function import forward_by_key, put_under
 from multigrad.core.rules.context import RuleInForce

@@ -21,8 +21,7 @@ from ....core.backend.contract import Backend
 from ....core.backend.discovery import backend_of
 from ....core.backend.values import OF_CALL, owner_of
 from ....core.functions.arguments import Layout
-from ....core.functions.capture_errors import defined_at
-from ....core.functions.recipe import Recipe, Recorded
+from ....core.functions.recipe import Recipe, Recorded, defined_at
 from ....core.ir.op import FLOATS, dtype_name
 from ....core.lowering.checks import shapes_agree
 from ....core.support.threads import set_within

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from ....core.functions.arguments import Layout
-from ....core.functions.capture_errors import NotCaptured
+from ....core.functions.recipe import NotCaptured
 from ....core.ir.graph import Location
 from ....core.trace.trace import NeedsConcrete, Value
 from ....errors import TraceError

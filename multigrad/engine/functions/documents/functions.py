@@ -22,8 +22,15 @@ from typing import Any
 
 from ....core import ops
 from ....core.functions.arguments import Layout, Leaf, flatten
-from ....core.functions.capture_errors import NotCaptured
-from ....core.functions.recipe import ArgumentRules, Options, Recipe, Recorded, Variant, assemble
+from ....core.functions.recipe import (
+    ArgumentRules,
+    NotCaptured,
+    Options,
+    Recipe,
+    Recorded,
+    Variant,
+    assemble,
+)
 from ....core.ir.graph import ArrayValue, Graph, Node, make_node
 from ....core.ir.op import DTYPES, FLOAT_SCALAR, FLOATS, INTEGERS, KEY, UNKNOWN, T, Type, is_float
 from ....core.lowering.derivatives import replay

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ....core import ops
-from ....core.functions.capture_errors import NotCaptured
+from ....core.functions.recipe import NotCaptured
 from ....core.ir.graph import Graph, Node, every_node
 from ....core.ir.op import is_float
 from ....core.lowering.derivatives import accumulate_all

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from ....core import ops
-from ....core.functions.capture_errors import NotCaptured
-from ....core.functions.recipe import Recipe, Variant
+from ....core.functions.recipe import NotCaptured, Recipe, Variant
 from ....core.ir import questions
 from ....core.ir.graph import Graph, Location, Node, every_node, make_node, walk
 from ....core.ir.op import BOOL, INPUT_SHAPE, SCALAR_SHAPE, WHOLE

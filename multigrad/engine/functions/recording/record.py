@@ -27,9 +27,8 @@ from typing import Any
 from ....core import xp as xp_dialect
 from ....core.backend.discovery import in_use
 from ....core.functions.arguments import Layout, Leaf
-from ....core.functions.capture_errors import NotCaptured, defined_at
 from ....core.functions.plain import check_gradient, with_reads
-from ....core.functions.recipe import Recipe, Recorded, Variant
+from ....core.functions.recipe import NotCaptured, Recipe, Recorded, Variant, defined_at
 from ....core.ir import questions
 from ....core.ir.graph import Graph, Node
 from ....core.ir.op import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float

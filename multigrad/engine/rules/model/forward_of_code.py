@@ -19,8 +19,7 @@ import numpy as np
 
 from ....core import xp as xp_dialect
 from ....core.functions.arguments import Layout, flatten
-from ....core.functions.capture_errors import NotCaptured
-from ....core.functions.recipe import Variant
+from ....core.functions.recipe import NotCaptured, Variant
 from ....core.ir.graph import Graph
 from ....core.ir.op import FLOATS, INPUT, INPUT_SHAPE, T
 from ....core.lowering.derivatives import pullback
