@@ -245,10 +245,9 @@ def _identity(rule: Rule) -> Any:
         if rule.function is not None
         else tuple(map(_identity, rule.parts))
     )
-    traits = (rule.name, rule.native, rule.first_order, rule.library)
-    choices = (rule.prove, rule.shards, rule.fused)
-    choices += (rule.residuals,) if rule.residuals != "auto" else ()
-    return (*traits, *choices), code_key, items_key(rule.bound)
+    capture = (rule.name, rule.native, rule.first_order, rule.library, rule.prove)
+    choices = (rule.shards, rule.fused, rule.residuals)
+    return capture, choices, code_key, items_key(rule.bound)
 
 
 def _owners(rule: Rule) -> Iterator[Any]:
