@@ -111,7 +111,8 @@ class AuditReport(Report):
         name: of what was audited.
         home: the framework that it ran on.
         laws: what came of each law.
-        problem: why it does not run at all; then no law was asked.
+        problem: why it does not run at all, and then no law was asked, or not to the end.
+        not_reached: the laws that were not asked, as it did not end within its limit.
         inputs: what it was called with, tensors by dtype and shape.
         source: where the command has the inputs from; "" where they were given.
         smallest: the smallest inputs found that break the first law that is broken; "" if none.
@@ -126,6 +127,7 @@ class AuditReport(Report):
     source: str = ""
     smallest: str = ""
     reproducer: tuple[str, ...] = ()
+    not_reached: tuple[str, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -138,13 +140,15 @@ class AuditReport(Report):
         return not self.problem and not self.findings
 
     def __str__(self) -> str:
-        if self.problem:
+        if self.problem and not self.laws:
             return f"{self.name} does not run: {self.problem}"
         count = sum(finding.state == KEPT for finding in self.laws)
         inputs = f" with {self.inputs}" if self.inputs else ""
-        lines = [
-            f"{self.name} on {self.home}{inputs}: {count} laws kept, {len(self.findings)} broken"
-        ]
+        counts = [f"{count} laws kept", f"{len(self.findings)} broken"]
+        counts += [f"{len(self.not_reached)} not reached"] * bool(self.not_reached)
+        lines = [f"{self.name} on {self.home}{inputs}: {', '.join(counts)}"]
+        if self.problem:
+            lines.append(f"  {self.problem}; not reached: {', '.join(self.not_reached)}")
         if self.source:
             lines.append(f"  inputs: {self.source}")
         for n, finding in enumerate(self.findings):
@@ -215,6 +219,17 @@ def audit(
         RuleTypeError: fn is not callable, there is no tensor among the inputs, a law has another
             name, or `surrogate` is none of these.
     """
+    return audit_telling(lambda report: None, fn, inputs, laws, surrogate)
+
+
+def audit_telling(
+    tell: Callable[[AuditReport], object],
+    fn: Any,
+    inputs: Sequence[Any],
+    laws: Iterable[str] | None = None,
+    surrogate: Surrogate = None,
+) -> AuditReport:
+    """Audit as `audit` does, and tell what is known after each law: the next one may not end."""
     chosen_laws = choose_laws(laws)
     is_word = isinstance(surrogate, bool | str | None) and surrogate in (None, True, False, CLIPS)
     if not (is_word or callable(surrogate)):
@@ -223,7 +238,7 @@ def audit(
             f"{surrogate!r}"
         )
     with Seeds().kept():
-        report = _audit(fn, inputs, chosen_laws, surrogate)
+        report = _audit(fn, inputs, chosen_laws, surrogate, tell)
         if not report.findings:
             return report
         law = report.findings[0].law
@@ -244,7 +259,11 @@ def audit(
 
 
 def _audit(
-    fn: Any, inputs: Sequence[Any], laws: Sequence[Law], surrogate: Surrogate
+    fn: Any,
+    inputs: Sequence[Any],
+    laws: Sequence[Law],
+    surrogate: Surrogate,
+    tell: Callable[[AuditReport], object] = bool,
 ) -> AuditReport:
     try:
         trial, target = trial_as_intended(fn, inputs, surrogate)
@@ -256,8 +275,6 @@ def _audit(
         return AuditReport(name_of(fn), "", (), problem=brief(error) + hint)
     if not trial.floats:
         raise RuleTypeError(f"{trial.name} got no float tensor to be audited with; pass arrays")
-    with ignoring_warnings(), keeping_dtypes(target), trial.keeping_seeds():
-        findings = tuple(_test_law(target, trial, law) for law in laws)
     texts = [
         f"{each.dtype}[{', '.join(map(str, each.shape))}]"
         if isinstance(each, np.ndarray)
@@ -267,7 +284,14 @@ def _audit(
     first = trial.input_count  # of the parameters
     for place, name in zip(trial.arguments.places[first:], trial.names[first:], strict=True):
         texts[place] = f"{name} {texts[place]}"
-    return AuditReport(trial.name, trial.backend.name, findings, inputs=", ".join(texts))
+    report = AuditReport(trial.name, trial.backend.name, (), inputs=", ".join(texts))
+    names = [law.name for law in laws]
+    with ignoring_warnings(), keeping_dtypes(target), trial.keeping_seeds():
+        for n, law in enumerate(laws, 1):
+            findings = (*report.laws, _test_law(target, trial, law))
+            report = replace(report, laws=findings, not_reached=tuple(names[n:]))
+            tell(report)
+    return report
 
 
 def trial_as_intended(

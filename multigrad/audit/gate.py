@@ -1,8 +1,7 @@
-"""`xg.gate`: whether a custom gradient computes what a reference does, in numbers.
+"""`xg.gate`: whether a custom gradient computes what a reference does, in numbers, and its verdict.
 
-The reference in float64 is the truth. How far it is from that in a smaller dtype itself is the
-budget for the errors of the other, so that no tolerance has to be chosen. `Side` is one of the
-two with its inputs. `multigrad gate` has each in a process of its own, and asks it from here.
+Both are asked from here for what they compute (`side.py`); `multigrad gate` has each in a process
+of its own.
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ from typing import Any, cast
 import numpy as np
 
 from ..core.backend.values import owner_of
-from ..core.ops.numerics import as_numpy_dtype, ignoring_warnings
 from ..core.rules.signature import name_of
-from ..engine.functions.proof.compare import eps_of
 from ..errors import MultigradError, RuleTypeError
 from ..look.convert import brief
-from ..look.subject import Report, as_float, brackets, in_dtype, not_compared
+from ..look.subject import Report, brackets
 from .audit import (
     BROKEN,
     KEPT,
@@ -32,15 +29,11 @@ from .audit import (
     REFUSED,
     AuditReport,
     Finding,
-    audit,
     choose_laws,
-    keeping_dtypes,
-    open_up,
 )
-from .modes import kept_tensors
+from .derivatives import MISSING
 from .seeds import Seeds
-from .sizes import find_axes, numbers_in_code, resized, sizes_to_try
-from .trial import Arrays, Trial, error_in_ulps, largest_of, trial_of
+from .side import FLOORS, GIVEN, Answer, GateCase, Side, Truth, allowed_ulps
 
 # Only if they are asked for: two take tens of seconds each, the third is about no backward.
 NOT_BY_DEFAULT = ("compiled", "compiled transforms", "forward mode")
@@ -48,164 +41,14 @@ COSTS = ("bytes",)  # broken, it costs memory; no number is wrong
 # Laws of which one tells that the reference is wrong.
 OF_REFERENCES = ("repeatable", "derivative", "linear", "zero", "interleaved", "written")
 DTYPES = ("float32", "float16", "bfloat16")
-DRAWS = 3  # of inputs and cotangents, the inputs as given among them
-FACTOR = 4.0  # the error that is allowed, over that of the reference
-FLOORS = {"float64": 64.0, "float32": 32.0, "float16": 8.0, "bfloat16": 4.0}  # ulps always allowed
-MOST_ELEMENTS = 2**17  # of the inputs of another size
+FIRST_ORDER = 0.9  # the score of what only lacks a second derivative
+DECLARE = (
+    "declare that there is none, as torch's @once_differentiable on its backward does, and asking "
+    "for it is an error instead of a silent 0"
+)
 ROUNDS = 7  # of time, the first of which does not count
-# Moves of inputs that tell a near tie: how many, and by how much at most. It is the same for 16
-# bits, a few eps of which would hide a wrong threshold.
-MOVES, MOVE = 16, 4.0 * float(np.finfo(np.float32).eps)
 MOST_JUMPING = 8  # cases that may have one; more are a fault
 MOST_OF_A_CASE = 0.25  # of its elements that one may decide
-GIVEN = "the inputs"
-
-
-@dataclass(frozen=True, slots=True)
-class GateCase:
-    """A call on which both are compared: arrays in float64 that `dtype` holds exactly."""
-
-    name: str
-    dtype: str
-    arrays: Arrays
-    seed: tuple[int, int]
-
-
-# Outputs and gradients by name; or why there are none.
-Answer = dict[str, Any] | str
-
-
-class Side:
-    """A custom gradient or its reference, with inputs."""
-
-    def __init__(self, fn: Any, inputs: Sequence[Any]) -> None:
-        self.fn, self.inputs = fn, inputs
-        with ignoring_warnings():
-            self.called, all_inputs = open_up(fn, inputs)
-            with keeping_dtypes(self.called):
-                self.trial: Trial = trial_of(self.called, all_inputs, None)
-        if not self.trial.floats:
-            raise RuleTypeError(f"{self.trial.name} got no float tensor; pass arrays")
-
-    def audit(self, laws: Iterable[str]) -> AuditReport:
-        return audit(self.fn, *self.inputs, laws=laws)
-
-    def cases(self, dtypes: Sequence[str], numbers: Iterable[int], seed: int) -> list[GateCase]:
-        """Return the calls to compare, which depend on the inputs and the seed alone.
-
-        Args:
-            numbers: lengths to try beside those around powers of two, as code states them.
-        """
-        trial, cases = self.trial, list[GateCase]()
-        for n in range(DRAWS):
-            rng, arrays = np.random.default_rng((seed, n)), trial.cast("float64")
-            for k in trial.floats if n else ():
-                # Signs and ranges stay, so that what has to be positive, or within 0 and 1, is.
-                permutation = rng.permutation(arrays[k].ravel()).reshape(arrays[k].shape)
-                arrays[k] = permutation * rng.uniform(0.9, 1.0, permutation.shape)
-            name = f"draw {n}" if n else GIVEN
-            cases += [GateCase(name, dtype, _rounded(arrays, dtype), (seed, n)) for dtype in dtypes]
-        for axis in find_axes(trial):
-            for size in sizes_to_try(trial, axis, [*numbers]):
-                arrays = resized(trial, axis, size)
-                if sum(a.size for a in arrays) <= MOST_ELEMENTS:
-                    name = f"{size} in place of {axis.length}"
-                    cases.append(GateCase(name, dtypes[0], _rounded(arrays, dtypes[0]), (seed, 0)))
-        return cases
-
-    def answer(self, case: GateCase, dtype: str = "") -> Answer:
-        """Return outputs and gradients for a case, in another dtype if one is named."""
-        trial, dtype = self.trial, dtype or case.dtype
-        shapes = [np.shape(a) for a in trial.given]
-        if len(shapes) != len(case.arrays):
-            return f"it has {len(shapes)} inputs and parameters, expected {len(case.arrays)}"
-        arrays = in_dtype(case.arrays, dtype)
-        try:
-            with trial.quiet(dtype), keeping_dtypes(self.called), ignoring_warnings():
-                run = trial.run(arrays)
-                outputs = run.arrays()
-                rngs = (np.random.default_rng((*case.seed, n)) for n in range(len(outputs)))
-                draws = (r.standard_normal(y.shape) for r, y in zip(rngs, outputs, strict=True))
-                gradients = run.gradients([as_float(np.asarray(a), case.dtype) for a in draws])
-        except Exception as error:
-            return f"it raises {brief(error)}"
-        results = {f"output {n}": y for n, y in enumerate(outputs)}
-        for n in trial.floats:
-            gradient = gradients[n]
-            results[f"gradient {n}"] = np.zeros_like(arrays[n]) if gradient is None else gradient
-        # NumPy alone may not know the dtype, and float64 holds all the others.
-        return {name: np.asarray(a).astype(np.float64) for name, a in results.items()}
-
-    def answers(self, cases: Sequence[GateCase]) -> list[Answer]:
-        return [self.answer(case) for case in cases]
-
-    def truths(self, cases: Sequence[GateCase]) -> list[tuple[Answer, Answer]]:
-        if self.trial.seeds is not None or not self.trial.is_repeatable:
-            return [("the reference draws at random", "")] * len(cases)
-        exact = [self.answer(case, "float64") for case in cases]
-        pairs = zip(cases, exact, strict=True)
-        return [(truth, "" if isinstance(truth, str) else self.answer(c)) for c, truth in pairs]
-
-    def jumps(self, case: GateCase, found: Any) -> dict[str, Any]:
-        """Return the elements, by the results' names, to whose numbers this function jumps within a
-        few eps of float32 of a case, as at a near tie of an argmin, or which are no further from
-        its own than these moves take it, as a sum that nearly cancels.
-
-        No jump is a slope, which half a move follows by half, nor an exact tie or a bound that is
-        met exactly, which the tiniest move leaves: there fn has to be right.
-        """
-        exact: Any = self.answer(case, "float64")
-        rows = _rows(case, found, exact, self.answer(case))
-        eps = float(eps_of(as_numpy_dtype(case.dtype)))
-        masks = dict[str, Any]()
-        for n in range(MOVES):
-            rng = np.random.default_rng((*case.seed, n))
-            steps = [MOVE * rng.uniform(-1.0, 1.0, np.shape(a)) for a in case.arrays]
-            moved: list[Any] = []
-            for factor in (1.0, 0.5, 2.0**-10):
-                arrays = [*case.arrays]
-                for k in self.trial.floats:
-                    arrays[k] = arrays[k] * (1.0 + factor * steps[k])
-                moved.append(self.answer(replace(case, arrays=arrays), "float64"))
-            for row, (name, y) in zip(rows, exact.items(), strict=True):
-                close = row.allowed * eps * (largest_of([y]) or 1.0)
-                with np.errstate(invalid="ignore"):  # of infinities
-                    whole, half, tiny = (abs(each[name] - y) for each in moved)
-                    is_same = abs(moved[0][name] - found[name]) <= close
-                    error = abs(found[name] - y)
-                is_jump = ((4 * half < whole) | (4 * half > 3 * whole)) & (64 * tiny < whole)
-                is_within = (close < error) & (error <= whole)
-                masks[name] = masks.get(name, False) | np.where(is_jump, is_same, is_within)
-        return masks
-
-    def seconds(self) -> float:
-        with self.trial.quiet(self.trial.dtype), keeping_dtypes(self.called), ignoring_warnings():
-            tensors = self.trial.tensors(self.trial.given)
-            start = time.perf_counter()
-            run = self.trial.run_on(tensors)
-            outputs = run.arrays()
-            run.gradients([np.ones_like(y) for y in outputs])
-            return time.perf_counter() - start
-
-    def kept_bytes(self) -> int | None:
-        """Return the bytes that custom gradients keep for the backward; None if there are none, or
-        they are not known.
-        """
-        try:
-            with self.trial.quiet(), ignoring_warnings():
-                return sum(each.size for each in kept_tensors(self.trial)) or None
-        except Exception:
-            return None
-
-    def numbers(self) -> list[int]:
-        return numbers_in_code(self.trial)
-
-    def not_compared(self) -> str:
-        return not_compared(self.trial.numbers_with_gradient)
-
-
-def _rounded(arrays: Arrays, dtype: str) -> Arrays:
-    return in_dtype(in_dtype(arrays, dtype), "float64")
 
 
 # --- the verdict ----------------------------------------------------------------------------------
@@ -268,6 +111,8 @@ class GateVerdict(Report):
             the backward, if both are custom gradients; None where it is not known, or the law
             "bytes" is not asked. No verdict depends on them.
         seconds: of the entire check.
+        first_order: whether it is right to first order, and nothing but its second derivative is
+            missing; then it is not `ok`, and its score is 0.9.
         judged: False if the reference is wrong or does not run, or if fn does not run with inputs
             that were guessed, so that nobody knows about fn.
         source: where the command has the inputs from; "" where they were given.
@@ -284,6 +129,7 @@ class GateVerdict(Report):
     bytes_ratio: float | None = None
     seconds: float = field(default=0.0, compare=False)
     judged: bool = True
+    first_order: bool = False
     source: str = ""
     not_compared: str = ""
 
@@ -294,6 +140,7 @@ class GateVerdict(Report):
     def __str__(self) -> str:
         place = f" on {self.home}" if self.home else ""
         word = "right" if self.ok else "wrong" if self.judged else "not judged"
+        word = "right to first order" if self.first_order else word
         lines = [f"{self.name}{place}: {word}, score {self.score:.3g}"]
         lines += [f"  inputs: {self.source}"] * bool(self.source)
         lines += [f"  {failure}" for failure in self.failures]
@@ -420,7 +267,7 @@ def without_jumps(
     other: Ask,
     cases: Sequence[GateCase],
     answers: Sequence[Answer],
-    truths: Sequence[tuple[Answer, Answer]],
+    truths: Sequence[Truth | str],
 ) -> tuple[list[Answer], dict[str, list[str]]]:
     """Return answers with the reference's numbers where a near tie decides, and the names of these
     cases by dtype. Of the inputs as they are given everything counts.
@@ -431,19 +278,21 @@ def without_jumps(
         for n, case in enumerate(cases)
         if budget(case.dtype, [case], [answers[n]], [truths[n]]).state == BROKEN
     ]
-    if len(failing) > MOST_JUMPING or any(cases[n].name == GIVEN for n in failing):
+    others = [n for n in failing if not cases[n].is_made]
+    if len(others) > MOST_JUMPING or any(cases[n].name == GIVEN for n in others):
         return found, undecided
     for n in failing:
-        case, own, exact = cases[n], cast("Any", answers[n]), cast("Any", truths[n][0])
-        if _different_shapes(own, exact):
+        case, own, truth = cases[n], cast("Any", answers[n]), cast("Truth", truths[n])
+        if _different_shapes(own, truth.exact):
             continue
         # Where it does not run a few eps away, it shows no jump.
         with suppress(SideFails):
-            masks = other("jumps", case, own)
-            share = sum(m.sum() for m in masks.values()) / sum(y.size for y in exact.values())
-            if 0.0 < share <= MOST_OF_A_CASE:
-                found[n] = {k: np.where(masks[k], y, own[k]) for k, y in exact.items()}
-                undecided[case.dtype].append(case.name)
+            masks = other("jumps", case, own, truth)
+            size = sum(y.size for y in truth.exact.values())
+            share = sum(m.sum() for m in masks.values()) / size
+            if 0.0 < share <= (1.0 if case.is_made else MOST_OF_A_CASE):
+                found[n] = {k: np.where(masks[k], y, own[k]) for k, y in truth.exact.items()}
+                undecided[case.dtype] += [case.name] * (not case.is_made)
     return found, undecided
 
 
@@ -511,6 +360,10 @@ def judge(
     share = max(1.0 - len(failures) / max(count, 1), 0.0)
     has_wrong_numbers = any(row.state == BROKEN for row in budgets)
     has_wrong_numbers |= any(each.law in OF_REFERENCES for each in faults)
+    if len(failures) == 1 and faults and faults[0].reason.startswith(MISSING):
+        sentences = (f"{faults[0].reason}; {DECLARE}",)
+        verdict = GateVerdict(report.name, report.home, sentences, FIRST_ORDER, *figures)
+        return replace(verdict, first_order=True)
     score = share / 2 if has_wrong_numbers else share
     return GateVerdict(report.name, report.home, tuple(failures), score, *figures)
 
@@ -519,25 +372,31 @@ def budget(
     dtype: str,
     cases: Sequence[GateCase],
     answers: Sequence[Answer],
-    truths: Sequence[tuple[Answer, Answer]],
+    truths: Sequence[Truth | str],
 ) -> Budget:
     """Return the errors of all cases of a dtype, as that with the largest over what is allowed."""
     rows, refusal, skip_reason = [], "", ""
-    for case, answer, (exact, reference) in zip(cases, answers, truths, strict=True):
+    for case, answer, truth in zip(cases, answers, truths, strict=True):
         if case.dtype != dtype:
             continue
-        if isinstance(exact, str) or isinstance(reference, str):
-            problem = exact if isinstance(exact, str) else reference
-            skip_reason = skip_reason or f"the reference, {case.name}: {problem}"
+        if isinstance(truth, str):
+            skip_reason = skip_reason or f"the reference, {case.name}: {truth}"
         elif isinstance(answer, str):
             refusal = refusal or f"{case.name}: {answer}"
-        elif fault := _different_shapes(answer, exact):
+        elif fault := _different_shapes(answer, truth.exact):
             return Budget(dtype, BROKEN, reason=f"{case.name}: {fault}")
         else:
-            rows += _rows(case, answer, exact, reference)
+            rows += _rows(case, answer, truth)
     if not rows:
         return Budget(dtype, REFUSED if refusal else NOT_APPLICABLE, reason=refusal or skip_reason)
-    worst = max(rows, key=lambda row: (row.ulps > row.allowed, row.ulps / row.allowed))
+    # A fault at inputs like those given says more than one at inputs that are made up.
+    made_up = {case.name for case in cases if case.is_made}
+
+    def badness(row: Budget) -> tuple[bool, bool, float]:
+        is_usual = row.where.partition(", ")[2] not in made_up
+        return row.ulps > row.allowed, is_usual, row.ulps / row.allowed
+
+    worst = max(rows, key=badness)
     state = BROKEN if worst.ulps > worst.allowed else KEPT
     reason = f"{worst.reason} {REFUSED}: {refusal}" if refusal else worst.reason
     return replace(worst, state=state, count=len(rows), reason=reason.strip())
@@ -552,21 +411,20 @@ def _different_shapes(answer: dict[str, Any], exact: dict[str, Any]) -> str:
     return ""
 
 
-def _rows(case: GateCase, found: Any, exact: Any, reference: Any) -> list[Budget]:
-    eps, rows = float(eps_of(as_numpy_dtype(case.dtype))), list[Budget]()
-    for name, y in exact.items():
-        ulps, relative, place = error_in_ulps(found[name], y, eps)
-        reference_ulps, reference_relative, _ = error_in_ulps(reference[name], y, eps)
-        allowed = max(FACTOR * reference_ulps, FLOORS[case.dtype])
-        where = f"{name}{brackets(place)}, {case.name}"
+def _rows(case: GateCase, found: Any, truth: Truth) -> list[Budget]:
+    rows = list[Budget]()
+    for name, (ulps, relative, place) in case.errors(found, truth.exact).items():
+        y, allowed = truth.exact[name], allowed_ulps(case, truth, name)
         reason = ""
         if ulps > allowed:
             pairs = enumerate(case.arrays)
             inputs = [f"input {n} is {a[place]:.9g}" for n, a in pairs if a.shape == y.shape]
             at = f", where {' and '.join(inputs)}" if inputs else ""
             reason = f"{found[name][place]:.9g}, expected {y[place]:.9g}{at}"
+        reference_ulps, reference_relative = truth.errors[name]
         row = Budget(
-            case.dtype, where=where, ulps=ulps, relative=relative, reference_ulps=reference_ulps,
+            case.dtype, where=f"{name}{brackets(place)}, {case.name}", ulps=ulps,
+            relative=relative, reference_ulps=reference_ulps,
             reference_relative=reference_relative, allowed=allowed, reason=reason,
         )  # fmt: skip
         rows.append(row)

@@ -27,6 +27,7 @@ from . import STOPPED
 from .options import (
     ALL,
     FAILED,
+    FIRST_ORDER,
     MISUSED,
     Backends,
     Forward,
@@ -446,6 +447,8 @@ def gate(
         return 0
     verdict = gate_files(request)
     typer.echo(verdict.to_json() if as_json else verdict)
+    if verdict.first_order:
+        return FIRST_ORDER
     return 0 if verdict.ok else FAILED if verdict.judged else MISUSED
 
 

@@ -15,14 +15,23 @@ from pathlib import Path
 from string import Template
 from xml.etree import ElementTree
 
-from multigrad.audit.audit import BROKEN, DERIVATIVE, NOT_APPLICABLE, REFUSED, AuditReport, audit
+from multigrad.audit.audit import (
+    BROKEN,
+    DERIVATIVE,
+    NOT_APPLICABLE,
+    REFUSED,
+    AuditReport,
+    Finding,
+    audit_telling,
+)
 from multigrad.audit.derivatives import UNCOMPARED
-from multigrad.audit.gate import Side
+from multigrad.audit.side import Side
 from multigrad.command import STOPPED
 from multigrad.command.guessed_inputs import number_hints, read_inputs
+from multigrad.command.messages import sent
 from multigrad.command.options import FAILED as FAILURE
 from multigrad.command.options import Progress
-from multigrad.command.worker import Apart
+from multigrad.command.worker import Apart, tell
 from multigrad.engine.support.files import write_whole
 from multigrad.errors import MultigradError
 
@@ -43,6 +52,9 @@ class AuditRequest:
     laws: tuple[str, ...] | None = None
     surrogate: bool | None = None
     limit: float = 120.0
+
+
+sent(AuditRequest, AuditReport, Finding)
 
 
 def audit_targets(
@@ -101,7 +113,8 @@ def _audit_all(
         try:
             yield name, process.call(audit_named, name, asked)
         except MultigradError as error:
-            yield name, AuditReport(name, "", (), problem=str(error))
+            so_far = process.told or AuditReport(name, "", ())
+            yield name, replace(so_far, problem=str(error))
 
 
 # --- in the other process -------------------------------------------------------------------------
@@ -114,7 +127,7 @@ def audit_named(what: str, asked: AuditRequest) -> AuditReport:
     # A Side runs forward and backward, as an audit does before its first law.
     source, inputs = choose_inputs(what, fn, asked.words, stated, Side)
     try:
-        report = audit(fn, *inputs, laws=asked.laws, surrogate=asked.surrogate)
+        report = audit_telling(tell, fn, inputs, asked.laws, asked.surrogate)
     except MultigradError as error:
         report = AuditReport(what, "", (), problem=str(error))
     if report.problem:
@@ -137,7 +150,7 @@ def say_report(name: str, report: AuditReport) -> str:
 def summarize(reports: Iterable[AuditReport]) -> str:
     audits = list(reports)
     broken_counts = Counter(finding.law for report in audits for finding in report.findings)
-    unrun_count = sum(bool(report.problem) for report in audits)
+    unrun_count = sum(bool(report.problem and not report.laws) for report in audits)
     kept = [report for report in audits if report.ok]
     exempt = [
         law.reason

@@ -33,6 +33,7 @@ from multigrad.look.parity import find_names
 
 from . import STOPPED, options
 from .guessed_inputs import choose_inputs, inputs_to_type, number_hints, read_inputs, split_name
+from .messages import sent
 from .options import Progress
 from .targets import GRADIENT, callable_of, find_apart, find_target, is_of_library, stated_inputs
 from .worker import Apart, Lost
@@ -55,6 +56,9 @@ class ConvertRequest:
     copies: bool = False
     limit: float = 120.0
     transforms: bool = True
+
+
+sent(ConvertRequest, Conversion, Verdict)
 
 
 def convert_named(what: str, asked: ConvertRequest, *, as_json: bool, echo: Print) -> int:

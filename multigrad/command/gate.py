@@ -1,18 +1,15 @@
 """The command `multigrad gate`: a file with a custom gradient beside a file with its reference.
 
-Each file runs in a process of its own, so that the one cannot find results of the other, behind
-walls: limits of time and memory, no sockets, no files outside a temporary folder. The walls keep
-out mistakes and shortcuts; they are no sandbox for code that means harm.
+Each file runs in a process of its own, so that the one cannot find results of the other, within
+limits of time and memory, and behind walls (`walls.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import json
 import os
-import pickle
 import random
 import re
 import sys
@@ -26,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from multigrad.audit.audit import AuditReport, Finding
 from multigrad.audit.gate import (
     DTYPES,
     GateVerdict,
-    Side,
     SideFails,
     blaming,
     choose,
@@ -38,6 +35,7 @@ from multigrad.audit.gate import (
     not_judged,
     reference_does_not_run,
 )
+from multigrad.audit.side import GateCase, Side, Truth
 from multigrad.command.guessed_inputs import (
     GUESSED,
     choose_inputs,
@@ -46,28 +44,21 @@ from multigrad.command.guessed_inputs import (
     read_inputs,
     split_name,
 )
+from multigrad.command.messages import pack, sent, unpack
 from multigrad.command.targets import PAIRED, callable_of, find_target, import_target, stated_inputs
+from multigrad.command.walls import JOURNAL, wall_in
 from multigrad.command.worker import Apart, Lost
 from multigrad.core.backend.discovery import in_use
 from multigrad.errors import MultigradError, suggest
 from multigrad.look.convert import brief
 
 MOST_TOLD = 5
-JOURNAL = "told"  # a file in the folder of the walls: what code tried that they refuse
-PLACES_OF_FILES = """
-TMPDIR XDG_CACHE_HOME MPLCONFIGDIR MULTIGRAD_CACHE JAX_COMPILATION_CACHE_DIR
-TORCHINDUCTOR_CACHE_DIR TORCH_EXTENSIONS_DIR TRITON_CACHE_DIR
-"""
 WARM = ("torch",)  # imported before processes are forked: their threads start with their work
 NEVER_FORKED = {"jax", "tensorflow"}  # a fork may wait for their threads without end
-MOST_BYTES_OF_A_FILE = 2**26  # compilers write some
 NO_FUNCTIONS = ("get_inputs", "get_init_inputs")
 OUT_OF_MEMORY = re.compile(r"MemoryError|allocate memory|out of memory|SIGKILL")
-WRITES = {
-    "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate",
-    "os.chmod", "shutil.rmtree", "shutil.move",
-}  # fmt: skip
-FORBIDDEN = {"socket.connect": "connects to a network", "os.system": "runs a command of the shell"}
+
+sent(GateCase, Truth, AuditReport, Finding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +74,9 @@ class GateRequest:
     laws: tuple[str, ...] | None = None
     limit: float = 60.0
     memory: float = 4.0
+
+
+sent(GateRequest)
 
 
 def gate_files(asked: GateRequest) -> GateVerdict:
@@ -117,7 +111,9 @@ def gate_files(asked: GateRequest) -> GateVerdict:
         Apart(asked.limit, method) as kernel_process,
         Apart(asked.limit, method) as reference_process,
     ):
-        kernel_process.first = [(wall_in, folder, asked.memory, asked.reference)]
+        # In one file with its reference, it has to be read.
+        hidden = asked.reference if asked.reference != asked.kernel else ""
+        kernel_process.first = [(wall_in, folder, asked.memory, hidden)]
         reference_process.first = [(wall_in, folder, asked.memory)]
         verdict = _judge(kernel_process, reference_process, asked, names)
         journal = Path(folder, JOURNAL)
@@ -142,13 +138,13 @@ def _judge(
         pair = pair_of_names(names, wanted, *chosen)
         name = f"{name}:{pair[0]}"
         ask_kernel = blaming(partial(does_not_run, name), of_kernel)
-        stated: bytes = ask_kernel(pickle_stated, f"{asked.kernel}:{pair[0]}")
-        source, pickled = ask_reference(make_reference, asked, pair[1], stated)
+        stated: bytes = ask_kernel(read_stated, f"{asked.kernel}:{pair[0]}")
+        source, made_with = ask_reference(make_reference, asked, pair[1], stated)
         if source.startswith(GUESSED):
             # What does not fit a guess is not the kernel's fault.
             ask_kernel = blaming(partial(not_judged, name), of_kernel)
         words = None if source.startswith(GUESSED) else asked.words
-        ask_kernel(make_side, asked.kernel, pair[0], asked.seed, pickled, words)
+        ask_kernel(make_side, asked.kernel, pair[0], asked.seed, made_with, words)
     except SideFails as failure:
         return failure.verdict
     sides = (partial(of_side, ask_side) for of_side in (of_kernel, of_reference))
@@ -159,7 +155,6 @@ def _judge(
 
 def _call(process: Apart, asked: GateRequest, function: Callable[..., Any], *args: Any) -> Any:
     # `limit` is for all calls of a process together.
-    start = time.perf_counter()
     try:
         return process.call(function, *args)
     except Lost as lost:
@@ -173,7 +168,7 @@ def _call(process: Apart, asked: GateRequest, function: Callable[..., Any], *arg
             raise MultigradError(message) from error
         raise
     finally:
-        process.limit = max(process.limit - (time.perf_counter() - start), 0.1)
+        process.limit = max(process.limit - process.spent, 0.1)
 
 
 def pair_of_names(
@@ -246,71 +241,6 @@ def _warm_up(asked: GateRequest) -> None:
         side.audit(choose(asked.dtypes, asked.laws))
 
 
-# --- walls, in the process of a file --------------------------------------------------------------
-def wall_in(walls: str, memory: float, reference: str = "") -> None:
-    """Confine this process to a folder from now on.
-
-    Args:
-        memory: in GiB.
-        reference: a file that it may not read; "": it is the reference itself, and trusted.
-    """
-    import resource  # of POSIX alone
-
-    folder = tempfile.mkdtemp(dir=walls)
-    os.chdir(folder)
-    tempfile.tempdir = folder
-    for name in PLACES_OF_FILES.split():
-        os.environ[name] = folder
-    sys.dont_write_bytecode = True
-    _limit(resource.RLIMIT_FSIZE, MOST_BYTES_OF_A_FILE)
-    _limit(resource.RLIMIT_CORE, 0)
-    # A GPU's driver reserves more addresses than any machine has memory.
-    if os.path.exists("/proc/self/statm") and not os.path.exists("/dev/nvidiactl"):
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        used_bytes = pages * resource.getpagesize()
-        _limit(resource.RLIMIT_AS, used_bytes + int(memory * 2**30))
-    journal, forbidden_reads = os.open(os.devnull, os.O_WRONLY), set[str]()
-    if reference:
-        journal = os.open(Path(walls, JOURNAL), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        bytecode = importlib.util.cache_from_source(reference)
-        forbidden_reads = {reference, os.path.realpath(bytecode)}
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # where the next requests are
-
-    def refuse(event: str, args: tuple[Any, ...]) -> None:
-        offence = FORBIDDEN.get(event, "")
-        if event == "open" and isinstance(args[0], str | bytes | os.PathLike):
-            path = os.path.realpath(os.fsdecode(args[0]))
-            if _is_writing(*args[1:]) and not _is_free(path, folder):
-                offence = f"writes a file outside its folder: {path}"
-            elif path in forbidden_reads:
-                offence = f"reads the reference: {path}"
-        elif event in WRITES and isinstance(args[0], str | bytes | os.PathLike):
-            path = os.path.realpath(os.fsdecode(args[0]))
-            offence = "" if _is_free(path, folder) else f"changes a file outside its folder: {path}"
-        if offence:
-            os.write(journal, f"{offence}\n".encode())
-            raise PermissionError(f"it {offence}, which the gate does not allow")
-
-    sys.addaudithook(refuse)
-
-
-def _limit(kind: int, most: int) -> None:
-    import resource
-
-    with contextlib.suppress(ValueError, OSError):  # the shell has a smaller one
-        resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
-
-
-def _is_writing(mode: Any = None, flags: Any = 0) -> bool:
-    by_mode = isinstance(mode, str) and bool(set(mode) & set("wax+"))
-    return by_mode or bool((flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
-
-
-def _is_free(path: str, folder: str) -> bool:
-    return f"{path}/".startswith((f"{os.path.realpath(folder)}/", "/dev/", "/proc/self/"))
-
-
 # --- calls in the process of a file ---------------------------------------------------------------
 SIDES: list[Side] = []  # of this process: one, once it is made
 
@@ -330,15 +260,15 @@ def public_names(path: str) -> list[str]:
     return [name for name in names if name not in backwards]
 
 
-def pickle_stated(target: str) -> bytes:
+def read_stated(target: str) -> bytes:
+    """Return the inputs that a module states, as a message; empty if it states none."""
     inputs = stated_inputs(target)
-    # Not as they are: a pipe hands torch's tensors over by a socket.
-    return b"" if inputs is None else pickle.dumps([*inputs])
+    return b"" if inputs is None else pack([*inputs])
 
 
 def make_reference(asked: GateRequest, name: str, stated_by_kernel: bytes) -> tuple[str, bytes]:
-    """Make the reference, and return where its inputs are from, and pickled what it is made with
-    and its inputs.
+    """Make the reference, and return where its inputs are from, and as a message what it is made
+    with and its inputs.
     """
     module, target = import_target(asked.reference), f"{asked.reference}:{name}"
     _seed(asked.seed)
@@ -349,17 +279,17 @@ def make_reference(asked: GateRequest, name: str, stated_by_kernel: bytes) -> tu
     else:
         stated = stated_inputs(target)
         if stated is None and stated_by_kernel:
-            stated = pickle.loads(stated_by_kernel)
+            stated = unpack(stated_by_kernel, tensors=True)
         fn = find_target(target)
         source, inputs = choose_inputs(target, fn, asked.words, stated, Side)
-    pickled = pickle.dumps((init, inputs))
-    make_side(asked.reference, name, asked.seed, pickled, asked.words)
-    return source, pickled
+    made_with = pack((init, inputs))
+    make_side(asked.reference, name, asked.seed, made_with, asked.words)
+    return source, made_with
 
 
 def make_side(path: str, name: str, seed: int, made: bytes, words: Sequence[str] | None) -> None:
     """Make the side of this process; `words` are those of its inputs, None if they are guessed."""
-    init, inputs = pickle.loads(made)
+    init, inputs = unpack(made, tensors=True)
     fn = find_target(f"{path}:{name}")
     # Made with the same seed, so that the parameters are equal.
     _seed(seed)

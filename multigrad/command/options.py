@@ -33,7 +33,7 @@ import multigrad as xg
 from multigrad.command import STOPPED
 from multigrad.errors import MultigradError, closest
 
-FAILED, MISUSED = 1, 2
+FAILED, MISUSED, FIRST_ORDER = 1, 2, 3  # of `gate` alone: no second derivative
 Item = TypeVar("Item")
 Body = TypeVar("Body", bound=Callable[..., int | None])
 

@@ -34,6 +34,7 @@ from multigrad.command.guessed_inputs import (
     read_inputs,
     split_name,
 )
+from multigrad.command.messages import sent
 from multigrad.command.worker import Apart, Lost
 from multigrad.core.backend.discovery import OWN, in_use, load_backend
 from multigrad.core.backend.values import owner_of
@@ -259,6 +260,9 @@ class Targets(NamedTuple):
         verb = "makes its custom gradient" if len(self.makers) == 1 else "make a custom gradient"
         names = _listed([each.rpartition(":")[2] for each in self.makers])
         return f"left out: {names}, which {verb} when called: name {self.makers[0]}"
+
+
+sent(Targets)
 
 
 def _listed(names: Sequence[str]) -> str:

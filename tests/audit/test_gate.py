@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ import pytest
 
 import multigrad as xg
 from multigrad.command import gate as gates
+from multigrad.command import messages, walls
+from multigrad.command.gate import GateRequest
 from multigrad.errors import MultigradError, RuleTypeError
 
 from ..harness.commands import invoke
@@ -75,7 +79,7 @@ def gated(tmp_path: Path, kernel: str, reference: str = REFERENCE, **options: An
     paths = [tmp_path / "kernel.py", tmp_path / "reference.py"]
     for path, text in zip(paths, (kernel, reference), strict=True):
         path.write_text(text)
-    return gates.gate_files(gates.GateRequest(*map(str, paths), laws=FEW, **options))
+    return gates.gate_files(GateRequest(*map(str, paths), laws=FEW, **options))
 
 
 def test_a_right_gradient_is_within_the_budget_of_each_dtype() -> None:
@@ -154,12 +158,25 @@ def test_a_pair_in_a_file_is_judged_beside_a_reference_in_another(tmp_path: Path
     assert told["name"] == "kernel.py:square" and "\n" not in verdict.to_json()
 
 
+OUTSIDE = "/tmp/multigrad_gate_harm"
 HARMS = {
     "while True: pass": "does not end within 1 s; --limit",
     "import os; os._exit(7)": "ends its process: exit code 7",
-    "open('/tmp/multigrad_gate_harm', 'w')": "writes a file outside its folder",
+    f"open({OUTSIDE!r}, 'w')": "writes a file outside its folder",
+    f"open('mine', 'w').close(); import os; os.replace('mine', {OUTSIDE!r})": "changes a file out",
+    f"open('mine', 'w').close(); import os; os.link('mine', {OUTSIDE!r})": "changes a file out",
+    f"import os; os.symlink('/dev/null', {OUTSIDE!r})": "changes a file outside its folder",
+    f"import sqlite3; sqlite3.connect({OUTSIDE!r})": "changes a file outside its folder",
+    "open('/dev/shm/multigrad_gate_harm', 'w')": "writes a file outside its folder",
     "import socket; socket.create_connection(('127.0.0.1', 9))": "connects to a network",
+    "import socket as s; s.socket(s.AF_INET, s.SOCK_DGRAM).sendto(b'1', ('127.0.0.1', 9))": (
+        "connects to a network"
+    ),
     "import os; os.system('true')": "runs a command of the shell",
+    "import subprocess; subprocess.run(['true'])": "runs a program: true",
+    "import os; os.posix_spawn('/bin/true', ['true'], {})": "runs a program: true",
+    "import os; os.fork()": "forks",
+    "import os; os.kill(os.getppid(), 9)": "sends a signal to another process",
     "x = np.zeros(2**33)": "needs more than 4 GiB of memory",
     "open(REFERENCE).read()": "reads the reference",
     "import sys; raise ValueError('reference' in sys.modules)": "ValueError: False",
@@ -172,7 +189,50 @@ def test_what_a_kernel_may_not_do_is_told(tmp_path: Path, body: str) -> None:
     verdict = gated(tmp_path, KERNEL.replace("BODY", line), limit=1.0 if "while" in body else 60.0)
     assert not verdict.ok and verdict.score == 0.0
     assert HARMS[body] in str(verdict.failures)
-    assert not Path("/tmp/multigrad_gate_harm").exists()
+    assert not Path(OUTSIDE).exists()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"import os; os.open({OUTSIDE[1:]!r}, os.O_CREAT, dir_fd=os.open('/', os.O_RDONLY))",
+        f"import ctypes; ctypes.CDLL(None).creat({OUTSIDE.encode()!r}, 511)",
+    ],
+)
+def test_what_no_hook_sees_the_system_refuses(tmp_path: Path, body: str) -> None:
+    if not walls_of_linux():
+        pytest.skip("this system has no Landlock: the page of limits says what is not walled there")
+    gated(tmp_path, KERNEL.replace("BODY", body))
+    assert not Path(OUTSIDE).exists()
+
+
+def walls_of_linux() -> bool:
+    """Ask in a fork, as what is locked stays so."""
+    child = os.fork()
+    if not child:
+        os._exit(0 if walls.lock_land("/tmp") else 1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_an_answer_is_data_and_runs_no_code(tmp_path: Path) -> None:
+    planted = "import multigrad.command.worker as w, pickle; w.pack = lambda a: pickle.dumps(a)"
+    verdict = gated(tmp_path, KERNEL.replace("BODY", planted))
+    assert "it answers with no plain data" in str(verdict.failures)
+    with pytest.raises(MultigradError, match="no plain data"):
+        messages.unpack(pickle.dumps(print))
+    with pytest.raises(MultigradError, match="no plain data"):
+        messages.unpack(messages.pack(GateRequest()).replace(b"GateRequest", b"GateDefault"))
+    assert messages.unpack(messages.pack({"x": (1.5, [X], float("inf"))}))["x"][1][0].shape == (
+        3,
+        2,
+    )
+
+
+def test_kernel_and_reference_may_be_in_one_file(tmp_path: Path) -> None:
+    text = KERNEL.replace("square", "cube").replace("BODY", "pass") + REFERENCE
+    (tmp_path / "both.py").write_text(text.replace("x * x", "x**2").replace("cube", "ours"))
+    both = str(tmp_path / "both.py")
+    assert gates.gate_files(GateRequest(f"{both}:ours", f"{both}:square", laws=FEW)).ok
 
 
 def test_a_reference_that_does_not_run_is_told_as_such(tmp_path: Path) -> None:
@@ -234,9 +294,9 @@ def test_files_without_a_common_name_and_no_file_are_misuse(tmp_path: Path) -> N
         gated(tmp_path, KERNEL.replace("square", "cube"))
     paths = [str(tmp_path / f"{each}.py") for each in ("kernel", "reference")]
     with pytest.raises(MultigradError, match="no 'squre'; did you mean 'square'"):
-        gates.gate_files(gates.GateRequest(*paths, name="squre"))
+        gates.gate_files(GateRequest(*paths, name="squre"))
     with pytest.raises(MultigradError, match="there is no file"):
-        gates.gate_files(gates.GateRequest("nowhere.py", "nowhere.py"))
+        gates.gate_files(GateRequest("nowhere.py", "nowhere.py"))
 
 
 def test_a_warm_process_answers_each_line(
@@ -247,7 +307,7 @@ def test_a_warm_process_answers_each_line(
     (tmp_path / "reference.py").write_text(REFERENCE)
     paths = {name: str(tmp_path / f"{name}.py") for name in ("kernel", "reference")}
     lines = [json.dumps({**paths, "laws": FEW}), "nonsense", json.dumps({"kernels": 1})]
-    gates.serve_requests(gates.GateRequest(), lines)
+    gates.serve_requests(GateRequest(), lines)
     first, second, third = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["ok"] and first["seconds"] < 3.0
     assert "error" in second and "error" in third
@@ -265,6 +325,108 @@ def test_the_command_exits_with_the_verdict(tmp_path: Path) -> None:
     (tmp_path / "reference.py").write_text(f"{REFERENCE}\n1 / 0\n")
     assert invoke(*words).exit_code == 2
     assert invoke(*words[:2]).exit_code == 2
+
+
+# --- inputs beside those given --------------------------------------------------------------------
+def softplus(x: Any) -> Any:
+    return np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0)
+
+
+def variance(x: Any) -> Any:
+    return ((x - x.mean(-1, keepdims=True)) ** 2).mean(-1)
+
+
+def chosen(x: Any, ids: Any) -> Any:
+    return np.where(ids == -100, 0.0, x[np.arange(len(ids)), ids % x.shape[1]]).astype(x.dtype)
+
+
+def chosen_back(g: Any, x: Any, ids: Any) -> Any:
+    gradient = np.zeros_like(x)
+    gradient[np.arange(len(ids)), ids % x.shape[1]] = g
+    return gradient, None
+
+
+def mean_of(x: Any, mask: Any) -> Any:
+    return (x * mask).sum(-1) / np.maximum(mask.sum(-1), 1)
+
+
+def mean_of_back(g: Any, x: Any, mask: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return g[:, None] * mask / mask.sum(-1, keepdims=True), None
+
+
+def leaky(x: Any, slope: Any) -> Any:
+    return np.where(x > 0, x, slope * x)
+
+
+def outer(x: Any, y: Any) -> Any:
+    return x[:, None] * y
+
+
+IDS, MASK = np.array([1, 0, 1]), np.array([[True, False], [True, True], [False, True]])
+PLAIN: dict[str, Any] = {
+    "times 1e4; inf": (
+        lambda x: np.log(1 + np.exp(x)), lambda g, x: g / (1 + np.exp(-x)), softplus, [X],
+    ),
+    "wrong": (
+        lambda x: (x * x).mean(-1) - x.mean(-1) ** 2,
+        lambda g, x: g[:, None] * 2 * (x - x.mean(-1, keepdims=True)) / x.shape[-1], variance, [X],
+    ),
+    "ids all -100": (
+        chosen, chosen_back,
+        (chosen, lambda g, x, ids: chosen_back(np.where(ids == -100, 0, g), x, ids)), [X, IDS],
+    ),
+    "1 in place of 2; nan": (
+        mean_of, mean_of_back,
+        (mean_of, lambda g, x, m: (g[:, None] * m / np.maximum(m.sum(-1, keepdims=True), 1), None)),
+        [X, MASK],
+    ),
+    "in place of 0.01": (
+        leaky, lambda g, x, slope: (np.where(x > 0, g, 0.01 * g), None),
+        (leaky, lambda g, x, slope: (np.where(x > 0, g, slope * g), None)), [X, 0.01],
+    ),
+    "in axis 0 of y": (
+        outer, lambda g, x, y: (g[:, : len(x)] @ y[: len(x)], g.T @ x),
+        (outer, lambda g, x, y: (g @ y, g.T @ x)), [X[:, 0], X[::-1, 1]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("told", PLAIN)
+def test_a_kernel_that_is_wrong_beside_the_inputs_alone_is_told(told: str) -> None:
+    forward, backward, reference, inputs = PLAIN[told]
+    wrong = xg.gate((forward, backward), reference, inputs, laws=["zero"], dtypes=["float32"])
+    assert not wrong.ok and all(part in str(wrong) for part in told.split("; ")), str(wrong)
+    own = (softplus, lambda g, x: g / (1 + np.exp(-x)))
+    own = {softplus: own, variance: (variance, backward)}.get(reference, reference)
+    right = xg.gate(own, reference, inputs, laws=["zero"], dtypes=["float32"], seed=3)
+    assert right.ok, str(right)
+
+
+@pytest.mark.needs("torch")
+def test_what_lacks_a_second_derivative_is_right_to_first_order(tmp_path: Path) -> None:
+    # The output is kept as a number, so the backward is a constant of x.
+    kernel = NEW.replace("return y\n", "return y\n", 1).replace(
+        "(y,) = ctx.saved_tensors", "(y,) = ctx.saved_tensors; y = y.detach()"
+    )
+    paths = [tmp_path / "kernel.py", tmp_path / "reference.py"]
+    for path, text in zip(paths, (kernel, MODEL.replace("x * self.scale", "x")), strict=True):
+        path.write_text(text.replace("x * self.scale", "x"))
+    laws = ("second derivative", "zero")
+    verdict = gates.gate_files(GateRequest(*map(str, paths), laws=laws, dtypes=("float32",)))
+    assert (verdict.ok, verdict.first_order, verdict.score) == (False, True, 0.9), str(verdict)
+    assert "right to first order" in str(verdict) and "@once_differentiable" in str(verdict)
+    words = [
+        "gate",
+        str(paths[0]),
+        "--reference",
+        str(paths[1]),
+        "--law",
+        laws[0],
+        "--law",
+        laws[1],
+    ]
+    assert invoke(*words, "--dtypes", "float32").exit_code == 3
 
 
 def nearest_row(find: Any, most: int = 10**6) -> Any:

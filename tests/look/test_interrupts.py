@@ -108,10 +108,11 @@ def test_what_ends_after_ctrl_c_says_nothing(package: Path) -> None:
 def test_an_answer_that_nobody_waits_for_raises_nothing() -> None:
     import multiprocessing
 
+    from multigrad.command.messages import pack
     from multigrad.command.worker import _serve
 
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    ours.send((time.sleep, (0.0,)))
+    ours.send_bytes(pack(("time:sleep", pack((0.0,)))))
     ours.close()
     process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,))
     process.start()

@@ -1,0 +1,286 @@
+"""One of the two sides of a gate, a kernel or its reference, with its inputs: the calls on which
+both are compared, its results, and of a reference what these may be off by.
+
+The reference in float64 is the truth. How far it is from that itself in a smaller dtype, at its
+worst over several draws and moves of the inputs by a few eps, is the budget for the other's errors,
+so that no tolerance has to be chosen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..core.ops.numerics import as_numpy_dtype, ignoring_warnings
+from ..engine.functions.calls.arguments import replace_at
+from ..engine.functions.proof.compare import eps_of, limits_of
+from ..errors import RuleTypeError
+from ..look.convert import brief
+from ..look.subject import as_float, in_dtype, not_compared
+from .audit import AuditReport, audit, keeping_dtypes, open_up
+from .modes import kept_tensors
+from .moves import moves
+from .sizes import find_axes, numbers_in_code, resized, sizes_to_try
+from .trial import Arrays, Trial, error_in_ulps, largest_of, trial_of
+
+DRAWS = 3  # of inputs and cotangents, the inputs as given among them
+NEARBY = 2  # moves of each case by a few eps, which may not be as lucky
+FACTOR = 4.0  # the error that is allowed, over that of the reference
+FLOORS = {"float64": 64.0, "float32": 32.0, "float16": 8.0, "bfloat16": 4.0}  # ulps always allowed
+SMALL = 2.0**6  # over the smallest normal number: from here down digits are lost
+MOST_ELEMENTS = 2**17  # of the inputs of another size
+# Moves of inputs that tell a near tie: how many, and by how much at most. It is the same for 16
+# bits, a few eps of which would hide a wrong threshold.
+JUMPS, JUMP = 16, 4.0 * float(np.finfo(np.float32).eps)
+GIVEN = "the inputs"
+
+
+@dataclass(frozen=True, slots=True)
+class GateCase:
+    """A call on which both are compared: arrays in float64 that `dtype` holds exactly.
+
+    Attributes:
+        numbers: other plain numbers than the given ones, by their places among the leaves.
+        is_made: whether it is no variation of the inputs, but made up: only what is finite in the
+            dtype counts, and no side of a tie.
+    """
+
+    name: str
+    dtype: str
+    arrays: Arrays
+    seed: tuple[int, int]
+    numbers: dict[int, Any] = field(default_factory=dict)
+    is_made: bool = False
+
+    @property
+    def is_draw(self) -> bool:
+        return self.name == GIVEN or self.name.startswith("draw ")
+
+    def errors(self, found: Any, exact: Any) -> dict[str, tuple[float, float, tuple[int, ...]]]:
+        """Return by name how far results are from the truth: in ulps of the largest element, as
+        norms, and where it is furthest.
+        """
+        limits = limits_of(np.dtype(as_numpy_dtype(self.dtype)))
+        outputs = (y for name, y in exact.items() if name.startswith("output"))
+        # What has no finite output has no derivative.
+        is_finite, errors = all(np.isfinite(y).all() for y in outputs), {}
+        for name, y in exact.items():
+            counts = np.full(y.shape, True)
+            if self.is_made:
+                counts = (np.abs(y) <= float(limits.max)) & (is_finite or name[0] == "o")
+            pair = (np.where(counts, each, 0.0) for each in (found[name], y))
+            errors[name] = error_in_ulps(*pair, float(limits.eps), SMALL * float(limits.tiny))
+        return errors
+
+
+# Outputs and gradients by name; or why there are none.
+Answer = dict[str, Any] | str
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What a case's results are in float64, and by how much the reference misses them in its dtype:
+    in ulps of the largest element, and of the norms.
+    """
+
+    exact: dict[str, Any]
+    errors: dict[str, tuple[float, float]]
+
+
+class Side:
+    """A custom gradient or its reference, with inputs."""
+
+    def __init__(self, fn: Any, inputs: Sequence[Any]) -> None:
+        self.fn, self.inputs = fn, inputs
+        with ignoring_warnings():
+            self.called, all_inputs = open_up(fn, inputs)
+            with keeping_dtypes(self.called):
+                self.trial: Trial = trial_of(self.called, all_inputs, None)
+        if not self.trial.floats:
+            raise RuleTypeError(f"{self.trial.name} got no float tensor; pass arrays")
+
+    def audit(self, laws: Iterable[str]) -> AuditReport:
+        return audit(self.fn, *self.inputs, laws=laws)
+
+    def cases(self, dtypes: Sequence[str], numbers: Iterable[int], seed: int) -> list[GateCase]:
+        """Return the calls to compare, which depend on the inputs and the seed alone.
+
+        Args:
+            numbers: lengths to try beside those around powers of two, as code states them.
+        """
+        trial, cases = self.trial, list[GateCase]()
+        for n in range(DRAWS):
+            rng, arrays = np.random.default_rng((seed, n)), trial.cast("float64")
+            for k in trial.floats if n else ():
+                # Signs and ranges stay, so that what has to be positive, or within 0 and 1, is.
+                permutation = rng.permutation(arrays[k].ravel()).reshape(arrays[k].shape)
+                arrays[k] = permutation * rng.uniform(0.9, 1.0, permutation.shape)
+            name = f"draw {n}" if n else GIVEN
+            cases += [GateCase(name, dtype, _rounded(arrays, dtype), (seed, n)) for dtype in dtypes]
+        for name, arrays in self._of_other_sizes([*numbers]):
+            # The narrowest first, as code may keep what it computed in that for the next call.
+            of_length = dtypes[::-1] if name.startswith("2 ") else dtypes[:1]
+            cases += [GateCase(name, each, _rounded(arrays, each), (seed, 0)) for each in of_length]
+        for move in moves(trial, seed):
+            arrays = _rounded(move.arrays, dtypes[0])
+            case = GateCase(move.name, dtypes[0], arrays, (seed, 0), move.numbers, is_made=True)
+            cases.append(case)
+        return cases
+
+    def _of_other_sizes(self, numbers: Sequence[int]) -> Iterator[tuple[str, Arrays]]:
+        trial = self.trial
+        for axis in find_axes(trial):
+            for size in sizes_to_try(trial, axis, numbers):
+                arrays = resized(trial, axis, size)
+                if sum(a.size for a in arrays) <= MOST_ELEMENTS:
+                    yield f"{size} in place of {axis.length}", arrays
+            # Lengths that are equal by chance are taken apart, where the reference runs so.
+            for place in axis.places if len(axis.places) > 1 else ():
+                size, (n, dim) = axis.length + 3, place
+                arrays = resized(trial, axis._replace(places=(place,)), size)
+                yield f"{size} in place of {axis.length} in axis {dim} of {trial.names[n]}", arrays
+
+    def answer(self, case: GateCase, dtype: str = "") -> Answer:
+        """Return outputs and gradients for a case, in another dtype if one is named."""
+        trial, dtype = self.trial, dtype or case.dtype
+        shapes = [np.shape(a) for a in trial.given]
+        if len(shapes) != len(case.arrays):
+            return f"it has {len(shapes)} inputs and parameters, expected {len(case.arrays)}"
+        arrays = in_dtype(case.arrays, dtype)
+        if case.numbers:
+            leaves = replace_at(trial.arguments.leaves, [*case.numbers], [*case.numbers.values()])
+            trial = replace(trial, arguments=replace(trial.arguments, leaves=tuple(leaves)))
+        try:
+            with trial.quiet(dtype), keeping_dtypes(self.called), ignoring_warnings():
+                run = trial.run(arrays)
+                outputs = run.arrays()
+                rngs = (np.random.default_rng((*case.seed, n)) for n in range(len(outputs)))
+                draws = (r.standard_normal(y.shape) for r, y in zip(rngs, outputs, strict=True))
+                gradients = run.gradients([as_float(np.asarray(a), case.dtype) for a in draws])
+        except Exception as error:
+            return f"it raises {brief(error)}"
+        results = {f"output {n}": y for n, y in enumerate(outputs)}
+        for n in trial.floats:
+            gradient = gradients[n]
+            results[f"gradient {n}"] = np.zeros_like(arrays[n]) if gradient is None else gradient
+        # NumPy alone may not know the dtype, and float64 holds all the others.
+        return {name: np.asarray(a).astype(np.float64) for name, a in results.items()}
+
+    def answers(self, cases: Sequence[GateCase]) -> list[Answer]:
+        return [self.answer(case) for case in cases]
+
+    def truths(self, cases: Sequence[GateCase]) -> list[Truth | str]:
+        """Return what the results are, or for each case why that is not known."""
+        if self.trial.seeds is not None or not self.trial.is_repeatable:
+            return ["the reference draws at random"] * len(cases)
+        truths = [self.truth(case) for case in cases]
+        usual = dict[str, dict[str, tuple[float, float]]]()
+        for case, truth in zip(cases, truths, strict=True):
+            if not isinstance(truth, str) and case.is_draw:
+                usual[case.dtype] = _largest(usual.get(case.dtype, {}), truth.errors)
+        return [
+            truth
+            if isinstance(truth, str)
+            else replace(truth, errors=_largest(truth.errors, usual.get(case.dtype, {})))
+            for case, truth in zip(cases, truths, strict=True)
+        ]
+
+    def truth(self, case: GateCase) -> Truth | str:
+        exact, errors = dict[str, Any](), dict[str, tuple[float, float]]()
+        step = 4.0 * float(eps_of(as_numpy_dtype(case.dtype)))
+        for n in range(NEARBY + 1):
+            rng, arrays = np.random.default_rng((*case.seed, n)), [*case.arrays]
+            for k in self.trial.floats if n else ():
+                arrays[k] = arrays[k] * (1.0 + step * rng.uniform(-1.0, 1.0, np.shape(arrays[k])))
+            nearby = replace(case, arrays=_rounded(arrays, case.dtype) if n else arrays)
+            wanted, found = (self.answer(nearby, dtype) for dtype in ("float64", case.dtype))
+            if isinstance(wanted, str) or isinstance(found, str):
+                if n:
+                    continue
+                return wanted if isinstance(wanted, str) else str(found)
+            exact = exact or wanted
+            errors = _largest(errors, {k: row[:2] for k, row in case.errors(found, wanted).items()})
+        return Truth(exact, errors)
+
+    def jumps(self, case: GateCase, found: Any, truth: Truth) -> dict[str, Any]:
+        """Return the elements, by the results' names, to whose numbers this function jumps within a
+        few eps of float32 of a case, as at a near tie of an argmin, or which are no further from
+        its own than these moves take it, as a sum that nearly cancels.
+
+        No jump is a slope, which half a move follows by half, nor an exact tie or a bound that is
+        met exactly, which the tiniest move leaves: there fn has to be right, where the inputs are
+        not made up.
+        """
+        exact, eps = truth.exact, float(eps_of(as_numpy_dtype(case.dtype)))
+        masks = dict[str, Any]()
+        for n in range(JUMPS):
+            rng = np.random.default_rng((*case.seed, n))
+            steps = [JUMP * rng.uniform(-1.0, 1.0, np.shape(a)) for a in case.arrays]
+            moved: list[Any] = []
+            for factor in (1.0, 0.5, 2.0**-10):
+                arrays = [*case.arrays]
+                for k in self.trial.floats:
+                    # Zeros that are made up move, too: there an absolute value has no derivative.
+                    sizes = np.where(arrays[k] == 0, 1, arrays[k]) if case.is_made else arrays[k]
+                    arrays[k] = arrays[k] + factor * steps[k] * sizes
+                moved.append(self.answer(replace(case, arrays=arrays), "float64"))
+            for name, y in exact.items():
+                close = allowed_ulps(case, truth, name) * eps * (largest_of([y]) or 1.0)
+                with np.errstate(invalid="ignore"):  # of infinities
+                    whole, half, tiny = (abs(each[name] - y) for each in moved)
+                    is_same = abs(moved[0][name] - found[name]) <= close
+                    error = abs(found[name] - y)
+                is_jump = ((4 * half < whole) | (4 * half > 3 * whole)) & (64 * tiny < whole)
+                is_within = (close < error) & (error <= whole)
+                # Beside a tie that is made up each side may be right, and what lies between; another
+                # of its row may be the one that moves.
+                is_beside = error <= 2 * (whole.max(-1, keepdims=True) if whole.ndim else whole)
+                mask = is_beside if case.is_made else np.where(is_jump, is_same, is_within)
+                masks[name] = masks.get(name, False) | mask
+        return masks
+
+    def seconds(self) -> float:
+        with self.trial.quiet(self.trial.dtype), keeping_dtypes(self.called), ignoring_warnings():
+            tensors = self.trial.tensors(self.trial.given)
+            start = time.perf_counter()
+            run = self.trial.run_on(tensors)
+            outputs = run.arrays()
+            run.gradients([np.ones_like(y) for y in outputs])
+            return time.perf_counter() - start
+
+    def kept_bytes(self) -> int | None:
+        """Return the bytes that custom gradients keep for the backward; None if there are none, or
+        they are not known.
+        """
+        try:
+            with self.trial.quiet(), ignoring_warnings():
+                return sum(each.size for each in kept_tensors(self.trial)) or None
+        except Exception:
+            return None
+
+    def numbers(self) -> list[int]:
+        return numbers_in_code(self.trial)
+
+    def not_compared(self) -> str:
+        return not_compared(self.trial.numbers_with_gradient)
+
+
+def allowed_ulps(case: GateCase, truth: Truth, name: str) -> float:
+    return max(FACTOR * truth.errors[name][0], FLOORS[case.dtype])
+
+
+def _largest(
+    errors: dict[str, tuple[float, float]], others: dict[str, tuple[float, float]]
+) -> dict[str, tuple[float, float]]:
+    none = (0.0, 0.0)
+    names = [*dict.fromkeys((*errors, *others))]
+    pairs = {name: (errors.get(name, none), others.get(name, none)) for name in names}
+    return {name: (max(a[0], b[0]), max(a[1], b[1])) for name, (a, b) in pairs.items()}
+
+
+def _rounded(arrays: Arrays, dtype: str) -> Arrays:
+    return in_dtype(in_dtype(arrays, dtype), "float64")
