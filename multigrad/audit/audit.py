@@ -4,11 +4,10 @@ for the derivative alone.
 
 from __future__ import annotations
 
-import json
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -169,10 +168,6 @@ class AuditReport(Report):
         if self.reproducer:
             lines += [f"  to see that {self.findings[0].law} is broken:", *self.reproducer]
         return "\n".join(lines)
-
-    def to_json(self) -> str:
-        """Return the report as one line of JSON."""
-        return json.dumps({**asdict(self), "ok": self.ok})
 
 
 def audit(

@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from ..core.backend.discovery import OWN, entry_points
 from ..core.support.installed import install_line, requirements_of
@@ -114,9 +115,8 @@ class DoctorReport(Report):
             lines.append(f"not installed: {', '.join(self.missing)}; type: {line}")
         return "\n".join(lines)
 
-    def to_json(self) -> str:
-        """Return the report as one line of JSON."""
-        return json.dumps({"faults": [asdict(row) for row in self.rows], "missing": self.missing})
+    def _fields(self) -> dict[str, Any]:
+        return {"faults": [asdict(row) for row in self.rows], "missing": self.missing}
 
 
 def doctor(*frameworks: str, python: str | None = None) -> DoctorReport:

@@ -133,12 +133,13 @@ def _others_of_masks(a: Array, rng: Generator) -> Iterator[tuple[str, Array]]:
         yield "with an empty row", _with_zero_row(a)
 
 
-def _others_of_number(value: Any) -> list[Any]:
+def others_of_number(value: Any) -> list[Any]:
+    """Return other plain numbers than one; none for what is no number."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
         return [value + 1, value - 1]
-    return [value * 0.5, value * 1.75 + 0.25]
+    return [value * 0.5, value * 1.75 + 0.25] if isinstance(value, float) else []
 
 
 def _in_others(trial: Trial, rng: Generator) -> Iterator[Move]:
@@ -152,9 +153,8 @@ def _in_others(trial: Trial, rng: Generator) -> Iterator[Move]:
         for name, other in others:
             yield Move(f"{trial.names[n]} {name}", replace_at(arrays, [n], [other.astype(a.dtype)]))
     for place, value in enumerate(trial.arguments.leaves):
-        if isinstance(value, bool | int | float):
-            for other in _others_of_number(value):
-                yield Move(f"{other!r} in place of {value!r}", arrays, {place: other})
+        for other in others_of_number(value):
+            yield Move(f"{other!r} in place of {value!r}", arrays, {place: other})
 
 
 def moves(trial: Trial, seed: int) -> list[Move]:

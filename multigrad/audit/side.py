@@ -9,8 +9,10 @@ so that no tolerance has to be chosen.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from ..look.convert import brief
 from ..look.subject import as_float, in_dtype, not_compared
 from .audit import AuditReport, audit, keeping_dtypes, open_up
 from .modes import kept_tensors
-from .moves import moves
+from .moves import moves, others_of_number
 from .sizes import find_axes, numbers_in_code, resized, sizes_to_try
 from .trial import Arrays, Trial, error_in_ulps, largest_of, trial_of
 
@@ -45,6 +47,7 @@ class GateCase:
 
     Attributes:
         numbers: other plain numbers than the given ones, by their places among the leaves.
+        made_with: those that the side is made with instead, by their places or names.
         is_made: whether it is no variation of the inputs, but made up: only what is finite in the
             dtype counts, and no side of a tie.
     """
@@ -53,7 +56,8 @@ class GateCase:
     dtype: str
     arrays: Arrays
     seed: tuple[int, int]
-    numbers: dict[int, Any] = field(default_factory=dict)
+    numbers: Mapping[int, Any] = field(default_factory=dict)
+    made_with: Mapping[Any, Any] = field(default_factory=dict)
     is_made: bool = False
 
     @property
@@ -72,8 +76,9 @@ class GateCase:
             counts = np.full(y.shape, True)
             if self.is_made:
                 counts = (np.abs(y) <= float(limits.max)) & (is_finite or name[0] == "o")
-            pair = (np.where(counts, each, 0.0) for each in (found[name], y))
-            errors[name] = error_in_ulps(*pair, float(limits.eps), SMALL * float(limits.tiny))
+            got, want = (np.where(counts, each, 0.0) for each in (found[name], y))
+            least = SMALL * float(limits.tiny)
+            errors[name] = error_in_ulps(got, want, float(limits.eps), least)
         return errors
 
 
@@ -92,10 +97,20 @@ class Truth:
 
 
 class Side:
-    """A custom gradient or its reference, with inputs."""
+    """A custom gradient or its reference, with inputs.
 
-    def __init__(self, fn: Any, inputs: Sequence[Any]) -> None:
-        self.fn, self.inputs = fn, inputs
+    Args:
+        init: what `make` makes fn with, by place or name.
+    """
+
+    def __init__(
+        self,
+        fn: Any,
+        inputs: Sequence[Any],
+        init: Mapping[Any, Any] = MappingProxyType({}),
+        make: Callable[[Mapping[Any, Any]], Any] | None = None,
+    ) -> None:
+        self.fn, self.inputs, self.init, self.make = fn, inputs, init, make
         with ignoring_warnings():
             self.called, all_inputs = open_up(fn, inputs)
             with keeping_dtypes(self.called):
@@ -129,7 +144,18 @@ class Side:
             arrays = _rounded(move.arrays, dtypes[0])
             case = GateCase(move.name, dtypes[0], arrays, (seed, 0), move.numbers, is_made=True)
             cases.append(case)
+        for place, value in self.init.items():
+            for other in others_of_number(value):
+                name, made_with = f"made with {other!r} in place of {value!r}", {place: other}
+                with suppress(Exception):  # of the user's code, which may need the given number
+                    arrays = _rounded(self.remade(made_with).trial.cast("float64"), dtypes[0])
+                    case = GateCase(name, dtypes[0], arrays, (seed, 0), {}, made_with, is_made=True)
+                    cases.append(case)
         return cases
+
+    def remade(self, changes: Mapping[Any, Any]) -> Side:
+        assert self.make is not None
+        return Side(self.make({**self.init, **changes}), self.inputs)
 
     def _of_other_sizes(self, numbers: Sequence[int]) -> Iterator[tuple[str, Arrays]]:
         trial = self.trial
@@ -146,6 +172,12 @@ class Side:
 
     def answer(self, case: GateCase, dtype: str = "") -> Answer:
         """Return outputs and gradients for a case, in another dtype if one is named."""
+        if case.made_with:
+            try:
+                side = self.remade(case.made_with)
+            except Exception as error:
+                return f"it raises {brief(error)}"
+            return side.answer(replace(case, made_with={}), dtype)
         trial, dtype = self.trial, dtype or case.dtype
         shapes = [np.shape(a) for a in trial.given]
         if len(shapes) != len(case.arrays):
@@ -236,8 +268,8 @@ class Side:
                     error = abs(found[name] - y)
                 is_jump = ((4 * half < whole) | (4 * half > 3 * whole)) & (64 * tiny < whole)
                 is_within = (close < error) & (error <= whole)
-                # Beside a tie that is made up each side may be right, and what lies between; another
-                # of its row may be the one that moves.
+                # Beside a tie that is made up each side may be right, and what lies between, and
+                # another element of its row may be the one that moves.
                 is_beside = error <= 2 * (whole.max(-1, keepdims=True) if whole.ndim else whole)
                 mask = is_beside if case.is_made else np.where(is_jump, is_same, is_within)
                 masks[name] = masks.get(name, False) | mask

@@ -394,6 +394,7 @@ def same(
         str, typer.Option(help="A model, or tensors; or a function that makes them.")
     ] = "parameters",
     batch: Annotated[str, typer.Option(help="The batch, or a function that makes it.")] = "batch",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON.")] = False,
 ) -> int:
     """Compare two ways to compute a loss, parameter by parameter, and explain the difference."""
     from multigrad.audit.same import LAWS_OF_BATCHES
@@ -404,7 +405,7 @@ def same(
     objects = [find_beside(path_a, word) for word in (parameters, batch)]
     made = [obj() if callable(obj) and hasattr(obj, "__code__") else obj for obj in objects]
     report = xg.same(find_beside(path_a, path_a), second_path, *made)
-    typer.echo(report)
+    typer.echo(report.to_json() if as_json else report)
     return 0 if report.ok else FAILED
 
 

@@ -15,7 +15,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -291,12 +291,17 @@ def make_side(path: str, name: str, seed: int, made: bytes, words: Sequence[str]
     """Make the side of this process; `words` are those of its inputs, None if they are guessed."""
     init, inputs = unpack(made, tensors=True)
     fn = find_target(f"{path}:{name}")
-    # Made with the same seed, so that the parameters are equal.
+    is_model = isinstance(fn, type) and name in ("Model", "ModelNew")
+
+    def make(init: Mapping[Any, Any]) -> Any:
+        _seed(seed)  # the same, so that the parameters are equal
+        named = {key: value for key, value in init.items() if isinstance(key, str)}
+        return fn(*(value for key, value in init.items() if key not in named), **named)
+
     _seed(seed)
-    if isinstance(fn, type) and name in ("Model", "ModelNew"):
-        fn = fn(**init) if isinstance(init, dict) else fn(*init)
+    init = init if isinstance(init, dict) else dict(enumerate(init))
     try:
-        SIDES.append(Side(fn, inputs))
+        SIDES.append(Side(make(init), inputs, init, make) if is_model else Side(fn, inputs))
     except Exception as error:
         hints = [inputs_to_type(callable_of(fn))] if words is None else number_hints(words)
         if not hints:

@@ -40,7 +40,7 @@ PROGRAMS = {"subprocess.Popen": 0, "os.posix_spawn": 0, "os.exec": 0, "os.spawn"
 SENDING = ("socket.connect", "socket.sendto", "socket.sendmsg", "socket.bind")
 NAMED = {"os.system": "runs a command of the shell", "os.fork": "forks", "os.forkpty": "forks"}
 SIGNALS = ("os.kill", "os.killpg")
-Paths = str | bytes | os.PathLike[Any]
+PATH = (str, bytes, os.PathLike)
 
 
 def wall_in(walls: str, memory: float, reference: str | None = None) -> None:
@@ -79,7 +79,7 @@ def wall_in(walls: str, memory: float, reference: str | None = None) -> None:
 
 def offences(event: str, args: tuple[Any, ...], folder: str, unreadable: set[str]) -> Iterator[str]:
     """Yield what an event of Python's audit does that the walls refuse."""
-    if event == "open" and isinstance(args[0], Paths):
+    if event == "open" and isinstance(args[0], PATH):
         path = os.path.realpath(os.fsdecode(args[0]))
         if _is_writing(*args[1:]) and not _is_free(path, folder):
             yield f"writes a file outside its folder: {path}"
@@ -87,7 +87,7 @@ def offences(event: str, args: tuple[Any, ...], folder: str, unreadable: set[str
             yield f"reads the reference: {path}"
     elif event in WRITTEN:
         for n in WRITTEN[event]:
-            path = os.path.realpath(os.fsdecode(args[n])) if isinstance(args[n], Paths) else folder
+            path = os.path.realpath(os.fsdecode(args[n])) if isinstance(args[n], PATH) else folder
             if not (_is_free(path, folder) or args[n] == ":memory:"):
                 yield f"changes a file outside its folder: {path}"
     elif event in PROGRAMS:

@@ -4,11 +4,12 @@ function of tensors; and its runs, from arrays to arrays of outputs and gradient
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import FunctionType, ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -55,6 +56,9 @@ SHAPE = (4, 6)  # of inputs that are made up
 SEED = 20  # of inputs and cotangents that are made up
 
 
+JSON_VERSION = 1
+
+
 class Report:
     """A report: true if all is well, and printed as a table."""
 
@@ -66,6 +70,17 @@ class Report:
 
     def __repr__(self) -> str:
         return str(self)
+
+    def to_json(self) -> str:
+        """Return the report as one line of JSON, whose `version` grows when a field leaves or
+        changes its meaning; null stands for what is not finite.
+        """
+        fields = {"version": JSON_VERSION, "ok": self.ok, **self._fields()}
+        # JSON has no infinity.
+        return json.dumps(json.loads(json.dumps(fields), parse_constant=lambda _: None))
+
+    def _fields(self) -> dict[str, Any]:
+        return asdict(cast("Any", self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,19 +51,20 @@ NEW = """
 import torch
 class Softmax(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x):
-        y = torch.softmax(x, -1)
+    def forward(ctx, x, dim):
+        y = torch.softmax(x, dim)
         ctx.save_for_backward(y)
+        ctx.dim = dim
         return y
     @staticmethod
     def backward(ctx, g):
         (y,) = ctx.saved_tensors
-        return y * (g - (y * g).sum(-1, keepdim=True))
+        return y * (g - (y * g).sum(ctx.dim, keepdim=True)), None
 class ModelNew(torch.nn.Module):
     def __init__(self, dim):
         super().__init__()
-        self.scale = torch.nn.Parameter(torch.rand(8))
-    def forward(self, x): return Softmax.apply(x * self.scale)
+        self.dim, self.scale = dim, torch.nn.Parameter(torch.rand(8))
+    def forward(self, x): return Softmax.apply(x * self.scale, self.dim)
 """
 
 
@@ -79,7 +80,7 @@ def gated(tmp_path: Path, kernel: str, reference: str = REFERENCE, **options: An
     paths = [tmp_path / "kernel.py", tmp_path / "reference.py"]
     for path, text in zip(paths, (kernel, reference), strict=True):
         path.write_text(text)
-    return gates.gate_files(GateRequest(*map(str, paths), laws=FEW, **options))
+    return gates.gate_files(GateRequest(str(paths[0]), str(paths[1]), laws=FEW, **options))
 
 
 def test_a_right_gradient_is_within_the_budget_of_each_dtype() -> None:
@@ -278,6 +279,10 @@ def test_a_program_with_threads_of_a_framework_is_not_forked(
 def test_models_are_compared_with_equal_parameters(tmp_path: Path, imported: None) -> None:
     verdict = gated(tmp_path, NEW, MODEL, dtypes=("float32",))
     assert verdict.ok, str(verdict)
+    fixed = gated(
+        tmp_path, NEW.replace("(ctx, x, dim):", "(ctx, x, dim):\n        dim = -1"), MODEL
+    )
+    assert "made with 0 in place of -1" in str(fixed.failures)
 
 
 @pytest.mark.needs("torch")
@@ -413,7 +418,8 @@ def test_what_lacks_a_second_derivative_is_right_to_first_order(tmp_path: Path) 
     for path, text in zip(paths, (kernel, MODEL.replace("x * self.scale", "x")), strict=True):
         path.write_text(text.replace("x * self.scale", "x"))
     laws = ("second derivative", "zero")
-    verdict = gates.gate_files(GateRequest(*map(str, paths), laws=laws, dtypes=("float32",)))
+    request = GateRequest(str(paths[0]), str(paths[1]), laws=laws, dtypes=("float32",))
+    verdict = gates.gate_files(request)
     assert (verdict.ok, verdict.first_order, verdict.score) == (False, True, 0.9), str(verdict)
     assert "right to first order" in str(verdict) and "@once_differentiable" in str(verdict)
     words = [
