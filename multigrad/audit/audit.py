@@ -425,7 +425,7 @@ def excuse(trial: Trial, obj: Any, law: str) -> str:
         return ""
     if law in LINEAR and not is_linear(graphs.backward, graphs.cotangents):
         return "it is not linear in the cotangent, as its graph says, and meant to differ"
-    if law == "not finite" and not is_elementwise(graphs.backward):
+    if law in ("not finite", "sizes") and not is_elementwise(graphs.backward):
         return "its gradient is of all elements together, as its graph says"
     if law == "second derivative":
         if graphs.first_order:

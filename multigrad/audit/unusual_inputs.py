@@ -54,6 +54,8 @@ def _transposed(trial: Trial, x: Any) -> Any:
 
 def _cut_out(trial: Trial, x: Any) -> Any:
     """Return a part of a larger tensor: it begins later, and there are gaps between its rows."""
+    if not len(x.shape):
+        return x  # a part of an array of NumPy would be a number
     array = np.asarray(trial.backend.tensors.to_numpy(x))
     larger = np.pad(array, 2, constant_values=1)
     return trial.backend.tensors.from_numpy(larger)[(slice(2, -2),) * array.ndim]
