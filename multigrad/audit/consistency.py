@@ -28,10 +28,10 @@ from .trial import (
     Tensor,
     Trial,
     added,
-    error_in_ulps,
     find_difference,
     largest_of,
     law,
+    place_of_largest,
     scaled,
     where_different,
 )
@@ -427,3 +427,24 @@ def rounded(dtype: str, trial: Trial, arrays: Arrays) -> Arrays:
         return (a * (1 + eps * turns)).astype(a.dtype)
 
     return trial.changed(arrays, turn)
+
+
+def error_in_ulps(
+    found: Array, exact: Array, eps: float, least: float = 0.0
+) -> tuple[float, float, tuple[int, ...]]:
+    """Return the largest error in units of the last place of the largest number, that of the norms,
+    and where the largest is.
+
+    Args:
+        least: what the largest number counts as at least.
+    """
+    if not exact.size:
+        return 0.0, 0.0, ()
+    is_same = (found == exact) | (np.isnan(found) & np.isnan(exact))
+    with np.errstate(all="ignore"):
+        error = np.where(is_same, 0.0, np.nan_to_num(np.abs(found - exact), nan=np.inf))
+        finite = np.where(np.isfinite(exact), exact, 0.0)
+        largest = max(float(np.max(np.abs(finite))), least) or 1.0
+        norm = float(np.linalg.norm(finite)) or 1.0
+        place = place_of_largest(error)
+        return float(error[place]) / largest / eps, float(np.linalg.norm(error)) / norm, place

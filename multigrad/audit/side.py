@@ -24,10 +24,11 @@ from ..errors import RuleTypeError
 from ..look.convert import brief
 from ..look.subject import as_float, in_dtype, not_compared
 from .audit import AuditReport, audit, keeping_dtypes, open_up
+from .consistency import error_in_ulps
 from .modes import kept_tensors
 from .moves import moves, others_of_number
 from .sizes import find_axes, numbers_in_code, resized, sizes_to_try
-from .trial import Arrays, Trial, error_in_ulps, largest_of, trial_of
+from .trial import Arrays, Trial, largest_of, trial_of
 
 DRAWS = 3  # of inputs and cotangents, the inputs as given among them
 NEARBY = 2  # moves of each case by a few eps, which may not be as lucky
@@ -142,14 +143,18 @@ class Side:
             cases += [GateCase(name, each, _rounded(arrays, each), (seed, 0)) for each in of_length]
         for move in moves(trial, seed):
             arrays = _rounded(move.arrays, dtypes[0])
-            case = GateCase(move.name, dtypes[0], arrays, (seed, 0), move.numbers, is_made=True)
+            case = GateCase(
+                move.name, dtypes[0], arrays, (seed, 0), numbers=move.numbers, is_made=True
+            )
             cases.append(case)
         for place, value in self.init.items():
             for other in others_of_number(value):
                 name, made_with = f"made with {other!r} in place of {value!r}", {place: other}
                 with suppress(Exception):  # of the user's code, which may need the given number
                     arrays = _rounded(self.remade(made_with).trial.cast("float64"), dtypes[0])
-                    case = GateCase(name, dtypes[0], arrays, (seed, 0), {}, made_with, is_made=True)
+                    case = GateCase(
+                        name, dtypes[0], arrays, (seed, 0), made_with=made_with, is_made=True
+                    )
                     cases.append(case)
         return cases
 

@@ -581,24 +581,3 @@ def has_few_digits(here: Array, near: Array, far: Array) -> bool:
     """
     is_same = here is not None and np.array_equal(here, near)
     return is_same and bool(2 * np.count_nonzero(here != far) > np.count_nonzero(near))
-
-
-def error_in_ulps(
-    found: Array, exact: Array, eps: float, least: float = 0.0
-) -> tuple[float, float, tuple[int, ...]]:
-    """Return the largest error in units of the last place of the largest number, that of the norms,
-    and where the largest is.
-
-    Args:
-        least: what the largest number counts as at least.
-    """
-    if not exact.size:
-        return 0.0, 0.0, ()
-    is_same = (found == exact) | (np.isnan(found) & np.isnan(exact))
-    with np.errstate(all="ignore"):
-        error = np.where(is_same, 0.0, np.nan_to_num(np.abs(found - exact), nan=np.inf))
-        finite = np.where(np.isfinite(exact), exact, 0.0)
-        largest = max(float(np.max(np.abs(finite))), least) or 1.0
-        norm = float(np.linalg.norm(finite)) or 1.0
-        place = place_of_largest(error)
-        return float(error[place]) / largest / eps, float(np.linalg.norm(error)) / norm, place
