@@ -53,7 +53,7 @@ _MOVED = {
 }
 # The modules that `import *` brings.
 _LISTED = ("attribution", "composites", "estimators", "schedule", "transforms", "xp")
-__all__ = sorted([*_ROOMS, *_LISTED, "__version__"])  # noqa: PLE0605
+__all__ = sorted([*_ROOMS, *_LISTED, "__version__"])  # noqa: PLE0605  # pyright: ignore
 _load_engine(__name__)
 _install_aliases(__name__, {**_MODULES, **_MOVED})
 # FreeGrad's names, and names that others replace: they work, but `dir` does not list them.

@@ -31,7 +31,7 @@ FILES = {
     for name, module in read_stub(__spec__).items()
     if name not in MODULES
 }
-__all__ = ["ops", "random", *sorted(FILES)]  # noqa: PLE0604
+__all__ = ["ops", "random", *sorted(FILES)]  # noqa: PLE0604  # pyright: ignore
 
 
 def __getattr__(name: str) -> Any:

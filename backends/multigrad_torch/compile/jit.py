@@ -102,8 +102,8 @@ class ApplicationCount:
     Eager code, after a graph break, counts on from what compiled code has added to `number`.
     """
 
-    def __init__(self, start: int = 0) -> None:
-        self.start, self.number = start, 0
+    def __init__(self) -> None:
+        self.start = self.number = 0
 
     @property
     def count(self) -> int:

@@ -84,10 +84,10 @@ def read_probes(text: str) -> Iterator[Probe]:
             places.append((at, {letter: _as_hex(number) for letter, number in numbers.items()}))
         else:
             have_calls = True
-            framework, _, calls = line.strip().partition(": ")
+            module, _, calls = line.strip().partition(": ")
             for call in calls.split("; "):
                 for at, inputs in places:
-                    yield Probe(f"{framework}.{call}", at, inputs)
+                    yield Probe(f"{module}.{call}", at, inputs)
 
 
 def _as_hex(number: Any) -> Any:
