@@ -408,7 +408,7 @@ def _different_shapes(answer: dict[str, Any], exact: dict[str, Any]) -> str:
 
 def _rows(case: GateCase, found: Any, truth: Truth) -> list[Budget]:
     rows = list[Budget]()
-    for name, (ulps, relative, place) in case.errors(found, truth.exact).items():
+    for name, (ulps, relative, place) in case.errors(found, truth.exact, truth.usual).items():
         y, allowed = truth.exact[name], allowed_ulps(case, truth, name)
         reason = ""
         if ulps > allowed:

@@ -27,13 +27,14 @@ from .audit import AuditReport, audit, keeping_dtypes, open_up
 from .consistency import error_in_ulps
 from .modes import kept_tensors
 from .moves import moves, others_of_number
-from .sizes import find_axes, numbers_in_code, resized, sizes_to_try
+from .sizes import MOST_RESULTS, find_axes, numbers_in_code, resized, sizes_to_try
 from .trial import Arrays, Trial, largest_of, trial_of
 
 DRAWS = 3  # of inputs and cotangents, the inputs as given among them
 NEARBY = 2  # moves of each case by a few eps, which may not be as lucky
 FACTOR = 4.0  # the error that is allowed, over that of the reference
 FLOORS = {"float64": 64.0, "float32": 32.0, "float16": 8.0, "bfloat16": 4.0}  # ulps always allowed
+EPS = float(np.finfo(np.float64).eps)
 SMALL = 2.0**6  # over the smallest normal number: from here down digits are lost
 MOST_ELEMENTS = 2**17  # of the inputs of another size
 # Moves of inputs that tell a near tie: how many, and by how much at most. It is the same for 16
@@ -65,9 +66,14 @@ class GateCase:
     def is_draw(self) -> bool:
         return self.name == GIVEN or self.name.startswith("draw ")
 
-    def errors(self, found: Any, exact: Any) -> dict[str, tuple[float, float, tuple[int, ...]]]:
+    def errors(
+        self, found: Any, exact: Any, usual: Mapping[str, float]
+    ) -> dict[str, tuple[float, float, tuple[int, ...]]]:
         """Return by name how far results are from the truth: in ulps of the largest element, as
         norms, and where it is furthest.
+
+        Args:
+            usual: the size of results at draws. Far below, float64 has no digits of them either.
         """
         limits = limits_of(np.dtype(as_numpy_dtype(self.dtype)))
         outputs = (y for name, y in exact.items() if name.startswith("output"))
@@ -78,7 +84,7 @@ class GateCase:
             if self.is_made:
                 counts = (np.abs(y) <= float(limits.max)) & (is_finite or name[0] == "o")
             got, want = (np.where(counts, each, 0.0) for each in (found[name], y))
-            least = SMALL * float(limits.tiny)
+            least = max(SMALL * float(limits.tiny), EPS * usual.get(name, 0.0))
             errors[name] = error_in_ulps(got, want, float(limits.eps), least)
         return errors
 
@@ -90,11 +96,12 @@ Answer = dict[str, Any] | str
 @dataclass(frozen=True, slots=True)
 class Truth:
     """What a case's results are in float64, and by how much the reference misses them in its dtype:
-    in ulps of the largest element, and of the norms.
+    in ulps of the largest element, and of the norms. `usual` is how large they are at draws.
     """
 
     exact: dict[str, Any]
     errors: dict[str, tuple[float, float]]
+    usual: dict[str, float]
 
 
 class Side:
@@ -195,6 +202,8 @@ class Side:
             with trial.quiet(dtype), keeping_dtypes(self.called), ignoring_warnings():
                 run = trial.run(arrays)
                 outputs = run.arrays()
+                if max((y.size for y in outputs), default=0) > MOST_RESULTS:
+                    return "its outputs are too large to be compared"
                 rngs = (np.random.default_rng((*case.seed, n)) for n in range(len(outputs)))
                 draws = (r.standard_normal(y.shape) for r, y in zip(rngs, outputs, strict=True))
                 gradients = run.gradients([as_float(np.asarray(a), case.dtype) for a in draws])
@@ -214,19 +223,21 @@ class Side:
         """Return what the results are, or for each case why that is not known."""
         if self.trial.seeds is not None or not self.trial.is_repeatable:
             return ["the reference draws at random"] * len(cases)
-        truths = [self.truth(case) for case in cases]
-        usual = dict[str, dict[str, tuple[float, float]]]()
-        for case, truth in zip(cases, truths, strict=True):
-            if not isinstance(truth, str) and case.is_draw:
-                usual[case.dtype] = _largest(usual.get(case.dtype, {}), truth.errors)
-        return [
-            truth
-            if isinstance(truth, str)
-            else replace(truth, errors=_largest(truth.errors, usual.get(case.dtype, {})))
-            for case, truth in zip(cases, truths, strict=True)
-        ]
+        truths, sizes = list[Truth | str](), dict[str, float]()
+        errors = dict[str, dict[str, tuple[float, float]]]()  # of draws, by dtype
+        for case in cases:  # the draws come first
+            truth = self.truth(case, sizes)
+            if not isinstance(truth, str):
+                worst = _largest(truth.errors, errors.get(case.dtype, {}))
+                truth = replace(truth, errors=worst)
+                if case.is_draw:
+                    errors[case.dtype] = worst
+                    largest = {name: largest_of([y]) for name, y in truth.exact.items()}
+                    sizes |= {name: max(n, sizes.get(name, 0.0)) for name, n in largest.items()}
+            truths.append(truth)
+        return truths
 
-    def truth(self, case: GateCase) -> Truth | str:
+    def truth(self, case: GateCase, usual: Mapping[str, float]) -> Truth | str:
         exact, errors = dict[str, Any](), dict[str, tuple[float, float]]()
         step = 4.0 * float(eps_of(as_numpy_dtype(case.dtype)))
         for n in range(NEARBY + 1):
@@ -240,8 +251,9 @@ class Side:
                     continue
                 return wanted if isinstance(wanted, str) else str(found)
             exact = exact or wanted
-            errors = _largest(errors, {k: row[:2] for k, row in case.errors(found, wanted).items()})
-        return Truth(exact, errors)
+            rows = case.errors(found, wanted, usual)
+            errors = _largest(errors, {name: row[:2] for name, row in rows.items()})
+        return Truth(exact, errors, dict(usual))
 
     def jumps(self, case: GateCase, found: Any, truth: Truth) -> dict[str, Any]:
         """Return the elements, by the results' names, to whose numbers this function jumps within a

@@ -186,14 +186,20 @@ def find_axes(trial: Trial) -> list[Axis]:
 def sizes_to_try(trial: Trial, axis: Axis, numbers: Sequence[int]) -> Iterator[int]:
     sizes = {*(FEW_SIZES if trial.backend.modes.compiles_each_shape else SIZES), *numbers}
     sizes |= {other.length for other in find_axes(trial)}  # a square, too
-    elements = max(trial.given[n].size // axis.length for n, _ in axis.places)
     shapes = [y.shape for y in trial.run().outputs]
 
-    def fits(size: int) -> bool:
-        results = (math.prod(size if m == axis.length else m for m in each) for each in shapes)
-        return size * elements <= MOST_ELEMENTS and max(results, default=0) <= MOST_RESULTS
+    def largest(shapes: Iterable[Sequence[int]], size: int) -> int:
+        # An axis of this length may be there twice.
+        return max(
+            (math.prod(size if m == axis.length else m for m in each) for each in shapes), default=0
+        )
 
-    if elements <= SMALL_ROW and all(dim == 0 for _, dim in axis.places):
+    given = [trial.given[n].shape for n, _ in axis.places]
+
+    def fits(size: int) -> bool:
+        return largest(given, size) <= MOST_ELEMENTS and largest(shapes, size) <= MOST_RESULTS
+
+    if largest(given, 1) <= SMALL_ROW and all(dim == 0 for _, dim in axis.places):
         sizes.add(MANY_ROWS)
     return filter(fits, sorted(sizes - {axis.length}))
 
