@@ -411,6 +411,9 @@ def _rows(case: GateCase, found: Any, truth: Truth) -> list[Budget]:
     for name, (ulps, relative, place) in case.errors(found, truth.exact, truth.usual).items():
         y, allowed = truth.exact[name], allowed_ulps(case, truth, name)
         reason = ""
+        if case.is_made and ulps <= allowed:
+            element = truth.worst_element(case, found, name)
+            ulps, allowed, relative, place = element or (ulps, allowed, relative, place)
         if ulps > allowed:
             pairs = enumerate(case.arrays)
             inputs = [f"input {n} is {a[place]:.9g}" for n, a in pairs if a.shape == y.shape]

@@ -28,7 +28,7 @@ from .consistency import error_in_ulps
 from .modes import kept_tensors
 from .moves import moves, others_of_number
 from .sizes import MOST_RESULTS, find_axes, numbers_in_code, resized, sizes_to_try
-from .trial import Arrays, Trial, largest_of, trial_of
+from .trial import Arrays, Trial, largest_of, place_of_largest, trial_of
 
 DRAWS = 3  # of inputs and cotangents, the inputs as given among them
 NEARBY = 2  # moves of each case by a few eps, which may not be as lucky
@@ -96,12 +96,43 @@ Answer = dict[str, Any] | str
 @dataclass(frozen=True, slots=True)
 class Truth:
     """What a case's results are in float64, and by how much the reference misses them in its dtype:
-    in ulps of the largest element, and of the norms. `usual` is how large they are at draws.
+    in ulps of the largest element, and of the norms; of each element in `spread`. `usual` is how
+    large the results are at draws.
     """
 
     exact: dict[str, Any]
     errors: dict[str, tuple[float, float]]
+    spread: dict[str, Any]
     usual: dict[str, float]
+
+    def allowed_errors(self, case: GateCase, name: str) -> Any:
+        """Return what each element of a result may be off by."""
+        limits = limits_of(np.dtype(as_numpy_dtype(case.dtype)))
+        least = max(SMALL * float(limits.tiny), EPS * self.usual.get(name, 0.0))
+        sizes = np.maximum(np.abs(self.exact[name]), least)
+        allowed = 2 * FLOORS[case.dtype] * float(limits.eps) * sizes
+        return np.maximum(FACTOR * self.spread[name], allowed)
+
+    def worst_element(self, case: GateCase, found: Any, name: str) -> Any:
+        """Return the element of a result that misses most of what is allowed: by how many of its
+        own ulps, how many are allowed, by what share of it, and where; None if none misses it.
+        """
+        exact, allowed = self.exact[name], self.allowed_errors(case, name)
+        with np.errstate(all="ignore"):
+            error = np.abs(found[name] - exact)
+            # What is not finite is not to be compared, or told by the error of the whole.
+            share = np.where(np.isfinite(error) & np.isfinite(allowed), error / allowed, 0.0)
+        if not share.size or share.max() <= 1.0:
+            return None
+        place = place_of_largest(share)
+        unit = float(eps_of(as_numpy_dtype(case.dtype))) * (abs(exact[place]) or 1.0)
+        ulps = float(error[place]) / unit
+        return (
+            ulps,
+            float(allowed[place]) / unit,
+            float(error[place]) / (abs(exact[place]) or 1.0),
+            place,
+        )
 
 
 class Side:
@@ -238,7 +269,8 @@ class Side:
         return truths
 
     def truth(self, case: GateCase, usual: Mapping[str, float]) -> Truth | str:
-        exact, errors = dict[str, Any](), dict[str, tuple[float, float]]()
+        exact, spread = dict[str, Any](), dict[str, Any]()
+        errors = dict[str, tuple[float, float]]()
         step = 4.0 * float(eps_of(as_numpy_dtype(case.dtype)))
         for n in range(NEARBY + 1):
             rng, arrays = np.random.default_rng((*case.seed, n)), [*case.arrays]
@@ -253,7 +285,10 @@ class Side:
             exact = exact or wanted
             rows = case.errors(found, wanted, usual)
             errors = _largest(errors, {name: row[:2] for name, row in rows.items()})
-        return Truth(exact, errors, dict(usual))
+            for name, y in wanted.items():
+                error = np.abs(found[name] - y)
+                spread[name] = np.fmax(spread.get(name, 0.0), np.where(found[name] == y, 0, error))
+        return Truth(exact, errors, spread, dict(usual))
 
     def jumps(self, case: GateCase, found: Any, truth: Truth) -> dict[str, Any]:
         """Return the elements, by the results' names, to whose numbers this function jumps within a
@@ -285,10 +320,17 @@ class Side:
                     error = abs(found[name] - y)
                 is_jump = ((4 * half < whole) | (4 * half > 3 * whole)) & (64 * tiny < whole)
                 is_within = (close < error) & (error <= whole)
-                # Beside a tie that is made up each side may be right, and what lies between, and
-                # another element of its row may be the one that moves.
-                is_beside = error <= 2 * (whole.max(-1, keepdims=True) if whole.ndim else whole)
-                mask = is_beside if case.is_made else np.where(is_jump, is_same, is_within)
+                mask = np.where(is_jump, is_same, is_within)
+                if case.is_made:
+                    # Beside a tie that is made up each side may be right, and what lies between,
+                    # and another element of its row may be the one that moves.
+                    is_tie = ((4 * half < whole) | (4 * half > 3 * whole)) & (
+                        whole > truth.allowed_errors(case, name)
+                    )
+                    if y.ndim:
+                        row = whole.max(-1, keepdims=True)
+                        whole = np.where(is_tie.any(-1, keepdims=True), row, whole)
+                    mask = error <= 2 * whole
                 masks[name] = masks.get(name, False) | mask
         return masks
 
