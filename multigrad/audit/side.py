@@ -110,8 +110,10 @@ class Truth:
         limits = limits_of(np.dtype(as_numpy_dtype(case.dtype)))
         least = max(SMALL * float(limits.tiny), EPS * self.usual.get(name, 0.0))
         sizes = np.maximum(np.abs(self.exact[name]), least)
-        allowed = 2 * FLOORS[case.dtype] * float(limits.eps) * sizes
-        return np.maximum(FACTOR * self.spread[name], allowed)
+        eps, ulps = float(limits.eps), self.errors[name][0]
+        # A reference that loses digits of the whole may lose them in any element.
+        lost = FACTOR * ulps * eps * sizes.max(initial=0.0) if ulps > FLOORS[case.dtype] else 0.0
+        return np.maximum(FACTOR * self.spread[name], 2 * FLOORS[case.dtype] * eps * sizes) + lost
 
     def worst_element(self, case: GateCase, found: Any, name: str) -> Any:
         """Return the element of a result that misses most of what is allowed: by how many of its
