@@ -243,10 +243,11 @@ class RuleAsBackward:
     ) -> Callable[[Tensor, Sequence[Any]], Tensor]:
         graph = bare_graph(graphs, self.has_tin)
         function = emit_rule_once(graph, backend, self.specialization.code.entries)
-        key = (KEY,) if graphs.is_random else ()
+        key, first = (KEY,) if graphs.is_random else (), 0 if self.has_tin else 1
 
+        # It is kept longer than the rule, to which it must not refer.
         def pull(grad_out: Tensor, leaves: Sequence[Any]) -> Tensor:
-            return function(grad_out, *leaves[0 if self.has_tin else 1 :], *key)
+            return function(grad_out, *leaves[first:], *key)
 
         return pull
 
