@@ -66,6 +66,17 @@ class GateCase:
     def is_draw(self) -> bool:
         return self.name == GIVEN or self.name.startswith("draw ")
 
+    def counted(self, exact: dict[str, Any]) -> dict[str, Any]:
+        """Return by name which elements of results are compared: of inputs that are made up, those
+        that the dtype holds, and gradients only of outputs that are all finite.
+        """
+        if not self.is_made:
+            return {name: np.full(y.shape, True) for name, y in exact.items()}
+        outputs = {name: y for name, y in exact.items() if name.startswith("output")}
+        is_finite = all(np.isfinite(y).all() for y in outputs.values())
+        most = float(limits_of(np.dtype(as_numpy_dtype(self.dtype))).max)
+        return {n: (np.abs(y) <= most) & (is_finite or n in outputs) for n, y in exact.items()}
+
     def errors(
         self, found: Any, exact: Any, usual: Mapping[str, float]
     ) -> dict[str, tuple[float, float, tuple[int, ...]]]:
@@ -75,15 +86,9 @@ class GateCase:
         Args:
             usual: the size of results at draws. Far below, float64 has no digits of them either.
         """
-        limits = limits_of(np.dtype(as_numpy_dtype(self.dtype)))
-        outputs = (y for name, y in exact.items() if name.startswith("output"))
-        # What has no finite output has no derivative.
-        is_finite, errors = all(np.isfinite(y).all() for y in outputs), {}
-        for name, y in exact.items():
-            counts = np.full(y.shape, True)
-            if self.is_made:
-                counts = (np.abs(y) <= float(limits.max)) & (is_finite or name[0] == "o")
-            got, want = (np.where(counts, each, 0.0) for each in (found[name], y))
+        limits, errors = limits_of(np.dtype(as_numpy_dtype(self.dtype))), {}
+        for name, counts in self.counted(exact).items():
+            got, want = (np.where(counts, each[name], 0.0) for each in (found, exact))
             least = max(SMALL * float(limits.tiny), EPS * usual.get(name, 0.0))
             errors[name] = error_in_ulps(got, want, float(limits.eps), least)
         return errors
@@ -122,8 +127,9 @@ class Truth:
         exact, allowed = self.exact[name], self.allowed_errors(case, name)
         with np.errstate(all="ignore"):
             error = np.abs(found[name] - exact)
-            # What is not finite is not to be compared, or told by the error of the whole.
-            share = np.where(np.isfinite(error) & np.isfinite(allowed), error / allowed, 0.0)
+            # What is not finite is told by the error of the whole.
+            counts = case.counted(self.exact)[name] & np.isfinite(error) & np.isfinite(allowed)
+            share = np.where(counts, error / allowed, 0.0)
         if not share.size or share.max() <= 1.0:
             return None
         place = place_of_largest(share)
