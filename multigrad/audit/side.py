@@ -215,10 +215,12 @@ class Side:
                 arrays = resized(trial, axis, size)
                 if sum(a.size for a in arrays) <= MOST_ELEMENTS:
                     yield f"{size} in place of {axis.length}", arrays
-            # Lengths that are equal by chance are taken apart, where the reference runs so.
-            for place in axis.places if len(axis.places) > 1 else ():
-                size, (n, dim) = axis.length + 3, place
-                arrays = resized(trial, axis._replace(places=(place,)), size)
+            # Lengths that are equal by chance are taken apart, where the reference runs so. Ids that
+            # are fewer than their rows may run by chance.
+            is_apart = len(axis.places) > 1 and {n for n, _ in axis.places} <= {*trial.floats}
+            for n, dim in axis.places if is_apart else ():
+                size = axis.length + 3
+                arrays = resized(trial, axis._replace(places=((n, dim),)), size)
                 yield f"{size} in place of {axis.length} in axis {dim} of {trial.names[n]}", arrays
 
     def answer(self, case: GateCase, dtype: str = "") -> Answer:

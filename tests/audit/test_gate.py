@@ -390,7 +390,7 @@ PLAIN: dict[str, Any] = {
         leaky, lambda g, x, slope: (np.where(x > 0, g, 0.01 * g), None),
         (leaky, lambda g, x, slope: (np.where(x > 0, g, slope * g), None)), [X, 0.01],
     ),
-    "in axis 0 of y": (
+    "in axis 0 of": (
         outer, lambda g, x, y: (g[:, : len(x)] @ y[: len(x)], g.T @ x),
         (outer, lambda g, x, y: (g @ y, g.T @ x)), [X[:, 0], X[::-1, 1]],
     ),
