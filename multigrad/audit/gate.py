@@ -411,7 +411,8 @@ def _rows(case: GateCase, found: Any, truth: Truth) -> list[Budget]:
     for name, (ulps, relative, place) in case.errors(found, truth.exact, truth.usual).items():
         y, allowed = truth.exact[name], allowed_ulps(case, truth, name)
         reason = ""
-        if case.is_made and ulps <= allowed:
+        # Of outputs alone: a gradient such as 1 - tanh(x)**2 loses digits where it nearly cancels.
+        if case.is_made and ulps <= allowed and name.startswith("output"):
             element = truth.worst_element(case, found, name)
             ulps, allowed, relative, place = element or (ulps, allowed, relative, place)
         if ulps > allowed:

@@ -215,7 +215,7 @@ class Side:
                 arrays = resized(trial, axis, size)
                 if sum(a.size for a in arrays) <= MOST_ELEMENTS:
                     yield f"{size} in place of {axis.length}", arrays
-            # Lengths that are equal by chance are taken apart, where the reference runs so. Ids that
+            # Lengths equal by chance are taken apart, where the reference runs so. Ids that
             # are fewer than their rows may run by chance.
             is_apart = len(axis.places) > 1 and {n for n, _ in axis.places} <= {*trial.floats}
             for n, dim in axis.places if is_apart else ():

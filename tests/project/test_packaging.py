@@ -40,8 +40,8 @@ DATA = {
 # that stands alone, whose files left what others need to files beside them: 90 files, 190 KB, and
 # for what code reads by its own name, strings, patterns and kept methods, and outputs that are
 # written to, which is 10 KB, and for what a gate compares beside the inputs, messages of plain data
-# and walls by the system, which is four files, 29 KB.
-MOST_FILES, MOST_BYTES = 574, 5_133_000
+# and walls by the system, which is four files, 30 KB.
+MOST_FILES, MOST_BYTES = 574, 5_134_000
 UNCOUNTED = (
     *("multigrad/core/rules/library/", "multigrad/engine/rules/peers"),
     *("multigrad/core/ops/", "multigrad/engine/ops/"),
