@@ -19,7 +19,7 @@ import numpy as np
 
 from ..core.ops.numerics import as_numpy_dtype, ignoring_warnings
 from ..engine.functions.calls.arguments import replace_at
-from ..engine.functions.proof.compare import eps_of, limits_of
+from ..engine.functions.proof.compare import limits_of
 from ..errors import RuleTypeError
 from ..look.convert import brief
 from ..look.subject import as_float, in_dtype, not_compared
@@ -63,6 +63,14 @@ class GateCase:
     is_made: bool = False
 
     @property
+    def limits(self) -> Any:
+        return limits_of(as_numpy_dtype(self.dtype))
+
+    def least(self, usual: float) -> float:
+        """Return the size below which a result has no digits, in this dtype or in float64."""
+        return max(SMALL * float(self.limits.tiny), EPS * usual)
+
+    @property
     def is_draw(self) -> bool:
         return self.name == GIVEN or self.name.startswith("draw ")
 
@@ -74,7 +82,7 @@ class GateCase:
             return {name: np.full(y.shape, True) for name, y in exact.items()}
         outputs = {name: y for name, y in exact.items() if name.startswith("output")}
         is_finite = all(np.isfinite(y).all() for y in outputs.values())
-        most = float(limits_of(np.dtype(as_numpy_dtype(self.dtype))).max)
+        most = float(self.limits.max)
         return {n: (np.abs(y) <= most) & (is_finite or n in outputs) for n, y in exact.items()}
 
     def errors(
@@ -86,11 +94,11 @@ class GateCase:
         Args:
             usual: the size of results at draws. Far below, float64 has no digits of them either.
         """
-        limits, errors = limits_of(np.dtype(as_numpy_dtype(self.dtype))), {}
+        errors = {}
         for name, counts in self.counted(exact).items():
             got, want = (np.where(counts, each[name], 0.0) for each in (found, exact))
-            least = max(SMALL * float(limits.tiny), EPS * usual.get(name, 0.0))
-            errors[name] = error_in_ulps(got, want, float(limits.eps), least)
+            least = self.least(usual.get(name, 0.0))
+            errors[name] = error_in_ulps(got, want, float(self.limits.eps), least)
         return errors
 
 
@@ -111,11 +119,9 @@ class Truth:
     usual: dict[str, float]
 
     def allowed_errors(self, case: GateCase, name: str) -> Any:
-        """Return what each element of a result may be off by."""
-        limits = limits_of(np.dtype(as_numpy_dtype(case.dtype)))
-        least = max(SMALL * float(limits.tiny), EPS * self.usual.get(name, 0.0))
-        sizes = np.maximum(np.abs(self.exact[name]), least)
-        eps, ulps = float(limits.eps), self.errors[name][0]
+        """Return the largest error that is allowed for each element of a result."""
+        sizes = np.maximum(np.abs(self.exact[name]), case.least(self.usual.get(name, 0.0)))
+        eps, ulps = float(case.limits.eps), self.errors[name][0]
         # A reference that loses digits of the whole may lose them in any element.
         lost = FACTOR * ulps * eps * sizes.max(initial=0.0) if ulps > FLOORS[case.dtype] else 0.0
         return np.maximum(FACTOR * self.spread[name], 2 * FLOORS[case.dtype] * eps * sizes) + lost
@@ -133,7 +139,7 @@ class Truth:
         if not share.size or share.max() <= 1.0:
             return None
         place = place_of_largest(share)
-        unit = float(eps_of(as_numpy_dtype(case.dtype))) * (abs(exact[place]) or 1.0)
+        unit = float(case.limits.eps) * (abs(exact[place]) or 1.0)
         ulps = float(error[place]) / unit
         return (
             ulps,
@@ -261,7 +267,7 @@ class Side:
         return [self.answer(case) for case in cases]
 
     def truths(self, cases: Sequence[GateCase]) -> list[Truth | str]:
-        """Return what the results are, or for each case why that is not known."""
+        """Return the truth of each case, or why it is not known."""
         if self.trial.seeds is not None or not self.trial.is_repeatable:
             return ["the reference draws at random"] * len(cases)
         truths, sizes = list[Truth | str](), dict[str, float]()
@@ -281,7 +287,7 @@ class Side:
     def truth(self, case: GateCase, usual: Mapping[str, float]) -> Truth | str:
         exact, spread = dict[str, Any](), dict[str, Any]()
         errors = dict[str, tuple[float, float]]()
-        step = 4.0 * float(eps_of(as_numpy_dtype(case.dtype)))
+        step = 4.0 * float(case.limits.eps)
         for n in range(NEARBY + 1):
             rng, arrays = np.random.default_rng((*case.seed, n)), [*case.arrays]
             for k in self.trial.floats if n else ():
@@ -309,7 +315,7 @@ class Side:
         met exactly, which the tiniest move leaves: there fn has to be right, where the inputs are
         not made up.
         """
-        exact, eps = truth.exact, float(eps_of(as_numpy_dtype(case.dtype)))
+        exact, eps = truth.exact, float(case.limits.eps)
         masks = dict[str, Any]()
         for n in range(JUMPS):
             rng = np.random.default_rng((*case.seed, n))

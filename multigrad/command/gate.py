@@ -58,8 +58,6 @@ NEVER_FORKED = {"jax", "tensorflow"}  # a fork may wait for their threads withou
 NO_FUNCTIONS = ("get_inputs", "get_init_inputs")
 OUT_OF_MEMORY = re.compile(r"MemoryError|allocate memory|out of memory|SIGKILL")
 
-sent(GateCase, Truth, AuditReport, Finding)
-
 
 @dataclass(frozen=True, slots=True)
 class GateRequest:
@@ -76,7 +74,7 @@ class GateRequest:
     memory: float = 4.0
 
 
-sent(GateRequest)
+sent(GateRequest, GateCase, Truth, AuditReport, Finding)
 
 
 def gate_files(asked: GateRequest) -> GateVerdict:

@@ -80,7 +80,7 @@ class JitCall:
 
 
 def pass_as_inputs(in_force: RuleInForce | None) -> JitCall:
-    """Return what a call under xg.jit passes to compiled code."""
+    """Return the inputs that a call under xg.jit passes to compiled code."""
     applications, key, numbers = ApplicationCount(), (), ()
     token = exact_token = "xg.jit -"
     if in_force is not None:

@@ -411,7 +411,7 @@ def _keep(
 
 
 def _runner(native: Any, count: int) -> Run:
-    """Return what runs a lowered function of `count` arrays and some numbers."""
+    """Return the call of a lowered function of `count` arrays and some numbers."""
 
     def run(leaves: Sequence[Any], draws: KeySource) -> tuple[Any, Pullback]:
         output, pull_array = native.vjp(*leaves)

@@ -124,7 +124,7 @@ def missing_name_error(module: str, name: str, known: Iterable[str]) -> Attribut
 
 @provided
 def hint_at(module: str, name: str, known: Iterable[str]) -> str:
-    """Return what may be meant by a name that a module lacks, after a semicolon."""
+    """Return a hint at the public name that was perhaps meant, after a semicolon."""
     return suggest(name, known)
 
 

@@ -36,7 +36,7 @@ def load(name: str, module: str) -> None:
 
 
 def late_code(name: str, module: str) -> Callable[..., Any]:
-    """Return what Dynamo reads for the function of this name in a module."""
+    """Return a function of READ that loads the one of this name at its first call."""
 
     def read(*args: Any, **kwargs: Any) -> Any:
         load(name, module)
